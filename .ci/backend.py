@@ -96,6 +96,10 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
 # Compiling -------------------------------------------------------------------------------------------------------
 
 
+READ = ("sim/hetsim/model/cluster.py", "sim/hetsim/model/record.py", "sim/hetsim/model/tasks.py")
+"""Not compiled, but what is compiled reads their constants."""
+
+
 def hot_modules() -> dict[str, bool]:
     """Paths of the modules to compile, and whether their annotations count (`untyped` behind the path: they do not)."""
     lines = (HERE / "hot_modules.txt").read_text().split("\n")
@@ -114,6 +118,29 @@ def without_types(source: str) -> str:
     return b"\n".join(lines).decode()
 
 
+CONSTANTS = re.compile(r"^((?:_?[A-Z][A-Z0-9_]*(?:, )?)+) = ([-\w.,<() ]+?)(?=  #|$)", re.MULTILINE)
+
+
+def final(source: str) -> str:
+    """The source with `Final` at its constant numbers, so that compiled code has them in place of a look-up.
+
+    `A, B = 1, 2` and `A, B = range(2)` become one statement a name, on the same line.
+    """
+
+    def one_by_one(match: re.Match[str]) -> str:
+        names = match[1].split(", ")
+        if match[2].startswith("range("):
+            values = list(map(str, range(len(names))))
+        else:
+            values = match[2].split(", ")
+        number = re.compile(r"-?[\d_]+(\.\d+)?(e-?\d+)?( << \d+)?|math\.(inf|nan)")
+        if len(names) != len(values) or not all(map(number.fullmatch, values)):
+            return match[0]
+        return "; ".join(f"{name}: Final = {value}" for name, value in zip(names, values, strict=True))
+
+    return CONSTANTS.sub(one_by_one, source)
+
+
 def marked(source: str) -> str:
     """The source with mypyc's mark on its classes that `__new__` makes an object without `__init__`, as Python's does:
     forks copy objects so, and users subclass policies.  (`serializable` alone loses calls of `__init__` from Python.)
@@ -126,7 +153,8 @@ def marked(source: str) -> str:
     lines = source.split("\n")
     last = ast.parse(source).body[0].end_lineno or 1  # of the docstring; a future import comes before all else
     last += 2 * (lines[last + 1] == "from __future__ import annotations")
-    lines[last - 1 : last + 1] = [lines[last - 1] + "; MYPY = False", "if MYPY: from mypy_extensions import mypyc_attr"]
+    imports = "if MYPY: from mypy_extensions import mypyc_attr; from typing import Final"
+    lines[last - 1 : last + 1] = [lines[last - 1] + "; MYPY = False", imports]
     return "\n".join(lines)
 
 
@@ -136,12 +164,12 @@ def extensions() -> list[Any]:
 
     Path("mypy.ini").write_text(TYPES)
     paths = hot_modules()
-    sources = {path: Path(path).read_bytes() for path in paths}
+    sources = {path: Path(path).read_bytes() for path in (*paths, *READ)}
     for path, source in sources.items():
-        text = source.decode()
-        Path(path).write_text(marked(text if paths[path] else without_types(text)))
+        text = final(source.decode())
+        Path(path).write_text(marked(text if paths.get(path, True) else without_types(text)))
     carried = Path("sim/hetsim", "_compiled.py")
-    digests = {path.removeprefix("sim/hetsim/"): hashlib.sha256(source).hexdigest() for path, source in sources.items()}
+    digests = {path.removeprefix("sim/hetsim/"): hashlib.sha256(sources[path]).hexdigest() for path in paths}
     carried.write_text(f"SOURCES: dict[str, str] = {digests!r}\n")
     options = ["--config-file", "mypy.ini"]
     found = mypycify([*options, *paths, str(carried)], opt_level="2", multi_file=True, group_name="hetsim")

@@ -5,7 +5,7 @@
     result = hs.run("deep-learning-mix", policy="sjf")     # one run: result.tasks, result.summary
     several = hs.replicate("deep-learning-mix", replications=10)     # means with confidence intervals
     found = hs.compare("deep-learning-mix", ["fcfs", "sjf"], replications=10)
-    scenario = hs.load("deep-learning-mix")                # to look at, change and run: a file, a name or a mapping
+    scenario = hs.load("deep-learning-mix")                # to inspect, change and run; a file or a mapping works, too
     again = hs.Result.load("runs/mix")                     # what `hetsim run --out runs/mix` wrote
 
 Names are loaded when they are first used, so that `import hetsim` costs next to nothing.

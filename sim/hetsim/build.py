@@ -4,7 +4,7 @@ from importlib import import_module
 
 
 def _verified() -> str:
-    """Return `compiled` or `interpreted`; ImportError if a source has changed."""
+    """Return `compiled` or `interpreted`; ImportError if a compiled source changed."""
     try:
         sources = import_module("hetsim._compiled").SOURCES
     except ModuleNotFoundError as missing:

@@ -144,7 +144,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def suggested_key(name: str, known: Iterable[str]) -> str:
-    """Return `suggestion` for a key such as `list[0]` that has an entry in brackets."""
+    """Return a hint for an unknown key: `list.0` for `list[0]`, or a similar key."""
     key, bracket, entry = name.partition("[")
     names = list(known)
     if bracket and key in names:
@@ -153,7 +153,7 @@ def suggested_key(name: str, known: Iterable[str]) -> str:
 
 
 def several(given: Any, name: str, what: str) -> Iterable[Any]:
-    """Return the argument `given`; raise UsageError if it is not a collection."""
+    """Return `given` if it is a collection (no text); otherwise raise UsageError."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise UsageError(f"{name} must be {what}; got {given!r}")
     return given
@@ -170,10 +170,11 @@ def visible_lines(text: str) -> str:
 
 
 class KeyProblem(ValueError):
-    """One wrong key of a mapping, reported by the check of the whole mapping.
+    """A wrong value of a key, found by the check of the mapping that contains the key.
 
-    `inside`: the key, or the path of keys, inside the value of `key`; a short form may omit `key` itself. `problems`:
-    problems in a file that the key names; they are reported at their lines instead of the message.
+    `inside`: the key, or the path of keys, in the value of `key` at which the problem is reported; a mapping in a short
+    form may lack `key` itself.  `problems`: problems in a file that the key names; they are reported at their lines
+    instead.
     """
 
     def __init__(self, key: str, message: str, inside: Any = None, problems: Sequence[Problem] = ()):

@@ -55,7 +55,7 @@ def policies(kind: str) -> dict[str, str]:
 
 
 def reference(kind: str, name: str) -> Any:
-    """Return a policy's object or "module:attribute"; raise UnknownName if none."""
+    """Return a policy's registered object or "module:attribute"; else UnknownName."""
     for here in (_registered.get(kind, {}), importlib.import_module("hetsim_policies").CATALOGUE.get(kind, {})):
         if name in here:
             return here[name]
@@ -128,7 +128,7 @@ def check_loaded(kind: str, name: str) -> None:
 
 
 def table(kind: str) -> dict[str, str]:
-    """Return name -> "module:attribute" of "arrivals", "clusters" or "traces"."""
+    """Return the "module:attribute" of each name; kind: arrivals, clusters or traces."""
     group, module = _TABLES[kind]
     names = dict(importlib.import_module(module).BUILTIN)
     for name, reference in of_packages(group).items():
@@ -185,7 +185,7 @@ def _parameters(item: Any) -> dict[str, inspect.Parameter]:
 
 @cache
 def of_packages(group: str) -> dict[str, str]:
-    """Return name -> reference of the entry points of installed packages in a group."""
+    """Return name -> reference of the entry points in a group, over all packages."""
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in entry_points(group=group)}

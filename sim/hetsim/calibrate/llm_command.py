@@ -40,7 +40,7 @@ def kind_of(path: Path) -> str | None:
 def steps(
     path: Path, unit: str | None, where: dict[str, str], shape: str | None, target: Path, as_json: bool, quiet: bool
 ) -> None:  # fmt: skip
-    """Write a profile of steps measured by setting; print its cross-validated error."""
+    """Fit a step profile (`step_profile`); write it and print cross-validated errors."""
     fitted = step_profile.fit(str(path), step_profile.read(path, unit, where), shape)
     stages = {"prefill": fitted.prefill, "decode": fitted.decode}
     report(
@@ -53,7 +53,7 @@ def report(
     what: str, stages: "dict[str, Shaped]", profile: dict[str, Any], remarks: list[str], target: Path, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
-    """Print the errors of all shapes of each stage, and remarks; write the profile."""
+    """Print the errors of all shapes tried for each stage; write the profile."""
     errors = {
         name: {
             "chosen": one.chosen, "worst_deviation": one.off,
@@ -114,7 +114,7 @@ def logs(
 def observe(
     path: Path, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path, as_json: bool, quiet: bool
 ) -> None:
-    """Narrow the interval of an engine's steps with a log; write it as a profile."""
+    """Narrow the error interval of an engine's step times with a log; write a profile."""
     from hetsim.calibrate import server_log
     from hetsim.calibrate.server_log import Server, service_of
 

@@ -19,8 +19,8 @@ class MeasuredDevice(Protocol):
     """A device with a model; each stage returns the seconds that it took.
 
     `kind` is `cpu` (without transfers: `upload` and `download` are never called) or `gpu`.  `bytes_in` and `bytes_out`
-    are those of one item.  `memories` are the kinds of host memory that transfers can start from; the first is the kind
-    that a server would use.
+    are those of one item.  `memories` are the kinds of host memory that transfers can start from; servers use the
+    first.
     """
 
     name: str
@@ -80,22 +80,19 @@ class CalibrationError(HetsimError):
 
 @dataclass
 class MeasuredStages:
-    """Median seconds by stage and batch size, fitted lines, and overlapped seconds.
-
-    `spread` is half the interquartile range of the repeats divided by their median, averaged over sizes.
-    """
+    """Median seconds by stage and batch size, fitted lines, and overlapped seconds."""
 
     device: MeasuredDevice
     batches: tuple[int, ...]
     repeats: int
     medians: dict[str, tuple[float, ...]]
     lines: "dict[str, FittedLine]"
-    spread: dict[str, float] = field(default_factory=dict)
+    spread: dict[str, float] = field(default_factory=dict)  # half the interquartile range / median, mean over sizes
     overlapped: tuple[float, ...] = ()
     remarks: list[str] = field(default_factory=list)
 
     def stage(self, name: str) -> "FittedLine":
-        """Return the line of a stage; for transfers, from the memory a server would use."""
+        """Return a stage's fitted line; for transfers, from the first kind of host memory."""
         if name == "compute" or not self.device.memories:
             return self.lines.get(name, FittedLine(0.0, 0.0, ()))
         return self.lines[f"{name} {self.device.memories[0]}"]

@@ -7,7 +7,6 @@ programs.  Bandwidth is computed from sizes and times, since the columns have on
 The curve of a cluster must increase with the size.  Measured curves have dips, due to noise and where NCCL changes its
 algorithm: a dip is replaced by the geometric means that make the curve increase and change it least (isotonic
 regression).  A fall to less than half is not a dip, and is an error.
-
 Reference: github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md.
 """
 
@@ -213,7 +212,7 @@ def nccl(
 
     FILE is the output of all_reduce_perf or of another test. Scenarios include the profile: nvlink: {profile:
     NAME.nvlink.yaml} between the GPUs of a node, network: {profile: NAME.network.yaml} between nodes. Dips are leveled,
-    with a note; a fall to less than half is refused.
+    with a note; a fall of the bandwidth to less than half is an error.
     """
     from hetsim.calibrate.llm_command import profile_path, write_profile
 

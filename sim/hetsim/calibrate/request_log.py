@@ -41,7 +41,7 @@ MIN_REQUESTS = 20
 
 @dataclass
 class Log:
-    """Requests by arrival: tokens, measured seconds to first token, and to the end."""
+    """Requests in order of arrival: tokens, seconds to the first token and to the end."""
 
     path: Path
     arrival: np.ndarray
@@ -56,7 +56,7 @@ class Log:
 
 
 def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
-    """Read a log; ScenarioError names the file, line and column of a problem."""
+    """Read a log's rows with the values `where`; ScenarioError names the place."""
     columns = PickedColumns(path, where)
     arrival = np.array(columns.seconds(ARRIVAL, unit or _plain(columns, ARRIVAL), positive=False), dtype=float)
     prompt, output = columns.whole_numbers(PROMPT), columns.whole_numbers(OUTPUT)
@@ -106,22 +106,19 @@ MIN_SPANS = 50  # minimum number of spans between first and last tokens: a dozen
 
 @dataclass(frozen=True)
 class Reading:
-    """Inferred step times; reading steps add `reads` seconds at `sizes` tokens.
-
-    Between two sizes the added seconds are interpolated linearly.
-    """
+    """Inferred step times; a step that reads prompts takes additional seconds."""
 
     fixed: float
     per_sequence: float
     per_context_token: float
     sizes: tuple[int, ...]
-    reads: tuple[float, ...]
+    reads: tuple[float, ...]  # the additional seconds at `sizes` prompt tokens; linear in between
     error: float  # mean relative error of the spans, on left-out blocks of requests
 
     def times(self, between: bool, pace: float = 1.0) -> LinearSteps:
         """Return the step times, each multiplied by `pace`.
 
-        between: True if reading steps run between decoding steps (prompts first); False if one step does both.
+        between: True if steps that read prompts run between decoding steps; False if one step can do both.
         """
         decode = StageTime(pace * self.fixed, pace * self.per_sequence)
         reading_seconds = [pace * (one if between else one + self.fixed) for one in self.reads]
@@ -223,7 +220,7 @@ def joined(logs: list[Spans]) -> Spans:
 
 
 def fit(log: Spans) -> Reading | None:
-    """Fit step times to spans; None if spans are few or do not follow from steps."""
+    """Fit step times to spans; None if these are too few, or none explains the spans."""
     if len(log.seconds) < MIN_SPANS or (log.last > log.first).sum() < MIN_SPANS:
         return None
     blocks = np.array_split(np.arange(len(log.seconds)), BLOCKS)
@@ -251,7 +248,7 @@ def fit(log: Spans) -> Reading | None:
 
 
 def _shapes(log: Spans) -> list[np.ndarray]:
-    """Return candidate sets of sizes at which reading times may bend (at quantiles)."""
+    """Return candidates: sets of prompt sizes at which the reading times may bend."""
     first, last = int(log.read.min()), int(log.read.max())
     if first == last:
         first = max(0, last - 1)

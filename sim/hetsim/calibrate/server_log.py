@@ -94,7 +94,7 @@ class Server:
         }  # fmt: skip
 
     def step_of(self, numbers: dict[str, float]) -> dict[str, Any]:
-        """Return the service's `step` with these numbers; the keys are those of `start`."""
+        """Return the service key `step` with numbers whose names are those of `start`."""
         change = {key: value for key, value in numbers.items() if key != "front_end"}
         if self.service.step.roofline is not None:
             return {"roofline": {key: change.pop(key) for key in ("memory", "compute")}, **change}
@@ -107,7 +107,7 @@ class Server:
         return step.model_copy(update=change).times(self.service.figures)
 
     def spans(self) -> request_log.Spans | None:
-        """Return the spans from which step times are inferred; None if impossible."""
+        """Return spans to infer step times (None: roofline, several replicas, scaling)."""
         service, log, count = self.service, self.log, self.count
         if self.wants_roofline or service.disaggregated is not None or service.scale is not None:
             return None
@@ -122,10 +122,7 @@ class Server:
         return request_log.spans(arrival, prompt, output, ttft=ttft, latency=latency, budget=budget, until=until)
 
     def error(self, times: StepTimes, front_end: float) -> float:
-        """Return the mean relative error of times to first token, latencies, and spans.
-
-        A span is the time from the first to the last token of a request.
-        """
+        """Return the mean relative error of TTFT, latency, and the time between the two."""
         log, count = self.log, self.count
         ttft, latency = (one[:count] for one in self.simulated(times, front_end)[:2])
         several = log.output[:count] > 1
@@ -152,9 +149,10 @@ class Server:
         ]
 
     def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
-        """Return log(measured / simulated) of decoding, by consecutive part of the log.
+        """Return log(measured / simulated) of the decoding seconds, one value per part.
 
-        Decoding: the sum of the seconds between the first and the last token of each request.
+        Decoding seconds: the sum of the times between the first and the last token of each request.  The log from index
+        `first` on is split into `parts` parts of consecutive requests.
         """
         ttft, latency, _ = self.simulated(times, front_end)
         several = first + np.flatnonzero(self.log.output[first:] > 1)
@@ -163,9 +161,10 @@ class Server:
         return np.array([math.log(one / other) if one > 0 and other > 0 else 0.0 for one, other in sums])
 
     def standard_error(self, times: StepTimes, front_end: float) -> float:
-        """Return the standard error of `behind`, times t / z for the few parts.
+        """Return the standard error of `behind`, from its spread between `PARTS` parts.
 
-        Larger if neighboring parts are correlated; infinite if fewer than PARTS answers have several tokens.
+        It is multiplied by t / z (Student's and normal quantile), since parts are few, and larger if neighboring parts
+        are correlated.  Infinite if fewer than `PARTS` answers have several tokens.
         """
         from scipy.special import ndtri, stdtrit
 
@@ -186,7 +185,7 @@ class Server:
         return self._scenario.build()
 
     def simulated(self, times: StepTimes, front_end: float) -> tuple[np.ndarray, np.ndarray, Record]:
-        """Return seconds to the first token and to the end of each request; NaN: never."""
+        """Return seconds to each request's first token and end (NaN: never); the record."""
         run = self.build()
         delay = self.service.network.request_delay + front_end
         (service,) = run.language
@@ -265,7 +264,7 @@ class Fitted:
 
     @property
     def interval(self) -> list[float]:
-        """Bounds of the factor on all steps, 90 %; empty if the logs show none."""
+        """90 % bounds of the factor on all steps; empty if the logs are too short for it."""
         half = math.exp(QUANTILE * self.spread)
         return [round(1 / half, 6), round(half, 6)] if math.isfinite(half) else []
 
@@ -309,8 +308,7 @@ class _Found:
 def fit(servers: list[Server], tell: Callable[[str], None] = lambda _: None) -> Fitted:
     """Fit a server's step to the first part of each log; judge it by the rest.
 
-    ScenarioError if the form of the step is not supported, or if the search finds no server similar to that of the
-    logs.
+    ScenarioError if the form of the step is not supported, or if no similar server is found.
     """
     search = _Search(servers)
     reading = search.read_off()
@@ -348,15 +346,14 @@ def _figures(servers: list[Server], fitted: "_Found") -> list[Figure]:
 
 
 def _late(servers: list[Server], fitted: "_Found") -> list[float]:
-    """Return by how much steps are off on the requests held back of each log."""
+    """Return log(measured / simulated decoding) of each log's held-back requests."""
     return [float(one.behind(fitted.times, fitted.front_end, first=one.fitted)[0]) for one in servers]
 
 
 def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float:
     """Return the standard deviation of the logarithm of the factor on fitted steps.
 
-    The standard error is that of the logs together; `late`, the errors on requests held back, stands for the
-    uncertainty of the constants at other times and loads.
+    It includes the standard errors of the logs, the drift between runs, and `late`: the errors on held-back requests.
     """
     weights = np.array([one.load for one in servers]) / sum(one.load for one in servers)
     errors = weights * [one.standard_error(fitted.times, fitted.front_end) for one in servers]
@@ -366,10 +363,7 @@ def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float
 
 
 def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, float]:
-    """Return the logarithm of a factor on all steps, and its standard error.
-
-    With this factor decoding takes the measured seconds (`Server.behind`).
-    """
+    """Return the logarithm of the factor that fits decoding, and its standard error."""
     from scipy.optimize import brentq
 
     def behind(factor: float) -> float:
@@ -389,7 +383,7 @@ def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, flo
 
 
 def observed(server: Server) -> tuple[Interval, Interval]:
-    """Return the interval of steps before and after a log (Bayes)."""
+    """Return the interval of an engine's step times before and after a log (Bayes)."""
     service, within = server.service, server.drift
     if service.interval is not None:
         prior = Interval(*service.interval)

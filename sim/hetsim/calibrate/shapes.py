@@ -25,7 +25,7 @@ ROUNDING = 1e-9  # relative errors below this are due to floating point
 
 @dataclass(frozen=True)
 class JudgedShape:
-    """A shape with mean relative error on left-out sizes, standard error and maximum."""
+    """A shape of stage times; its relative errors on left-out sizes, and the largest."""
 
     shape: str
     error: float
@@ -74,7 +74,7 @@ def shaped(
 ) -> Shaped:
     """Fit a stage in the wanted shape, or in the shape that cross-validation chooses.
 
-    `floor`: seconds that every size takes; with it, the time above `floor` may be fitted as powers of the size.
+    floor: minimum seconds of a batch of any size.  If given, `floor` + powers of the size are tried, too.
     """
     n, tau = np.array(sizes, dtype=float), np.array(seconds)
     fits: dict[str, Callable[[np.ndarray, np.ndarray], Predict]] = {

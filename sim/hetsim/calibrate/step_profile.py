@@ -5,10 +5,9 @@ the step that read all prompts, and the mean time of the decoding steps.  Rows w
 median is used.  The published profiles of Splitwise (Patel et al., ISCA 2024) have this form.
 
 Decoding takes f(sequences) + slope · context.  The slope is a weighted regression with one intercept for each number of
-sequences; f is a shape of `hetsim.calibrate.shapes`.  The time to read prompts is a shape of the number of tokens; a
-further shape is the time of the smallest decoding step (it reads all weights as well) plus powers of this number.  Each
-size is left out in turn, and the error is that of its prediction from the other sizes, with the slope fitted without
-it.
+sequences; f is a shape of `hetsim.calibrate.shapes`.  The time to read prompts is also such a shape, of the number of
+tokens; the shape `powers` adds powers of this number to the time of the shortest step, since any step reads all
+weights.  Each size is left out in turn, and predicted from the other sizes, with the slope fitted without it.
 """
 
 import statistics
@@ -37,8 +36,6 @@ FALLS = 0.5  # a step faster than this share of a smaller step was not measured 
 
 @dataclass(frozen=True)
 class MeasuredSetting:
-    """Median seconds of a setting's prompt step, and of its decoding steps."""
-
     prompt: int
     batch: int
     output: int
@@ -53,8 +50,6 @@ class MeasuredSetting:
 
 @dataclass
 class StepProfile:
-    """Fitted step times: a shape per stage, seconds per context token, and remarks."""
-
     what: str
     prefill: Shaped
     decode: Shaped
@@ -63,7 +58,7 @@ class StepProfile:
 
 
 def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[MeasuredSetting]:
-    """Read the settings in a file; ScenarioError names the line of a problem."""
+    """Read settings from rows with the values `where`; ScenarioError has the line."""
     columns = PickedColumns(path, where)
     prompt, batch = columns.whole_numbers(PROMPT), columns.whole_numbers(BATCH)
     output = columns.whole_numbers(OUTPUT) if columns.has(OUTPUT) else None
@@ -106,7 +101,7 @@ def _medians(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[int]]:
-    """Return the plausible times; also the sizes whose times fall below smaller sizes."""
+    """Return the times, and sizes left out: less than half the time of a smaller size."""
     kept: dict[int, float] = {}
     fallen = []
     for tokens, seconds in prefill.items():

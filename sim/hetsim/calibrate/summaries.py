@@ -63,7 +63,6 @@ class SummaryServer(Server):
 
     The entry of the scenario may state the process of the arrivals, whose rate the file replaces, and the distribution
     of `tokens`, which is scaled to the file's mean.  Otherwise arrivals are Poisson, and all requests are equal.
-
     Raises:
         ScenarioError: the file is of no known load generator, or a value is missing or invalid.
     """
@@ -120,7 +119,7 @@ class SummaryServer(Server):
         return float(np.average(errors, weights=[RANKS[rank] for _, rank in self.measured]))
 
     def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
-        """Return that of all requests for each part, from the means in the file."""
+        """Return `Server.behind` from the file's means, which are equal for all parts."""
         means = [one for one in self.figures(times, front_end, 0) if one.name.startswith("mean time between")]
         return np.full(parts, sum(math.log(one.measured / one.simulated) for one in means))
 

@@ -5,7 +5,6 @@ microseconds of a request in each part: Client Send, Network+Server Send/Recv, S
 Server Compute Infer, Server Compute Output, Client Recv; then percentiles of its latency.  The rows do not state the
 batch size (`-b`), so that each file has one batch size, unless a column was added.  For each size the row with the
 lowest load is used, at which no request waits for another: input, infer and output are upload, compute and download.
-
 Reference: docs/measurements_metrics.md of triton-inference-server/perf_analyzer.
 """
 
@@ -40,7 +39,7 @@ BUSY = 0.05  # share of the compute time above which queueing shows that request
 
 @dataclass
 class Elsewhere:
-    """Seconds of each stage by batch size that hetsim did not measure, with remarks."""
+    """Seconds of each stage by batch size, measured by another program; and remarks."""
 
     what: str
     stages: dict[str, dict[int, float]]
@@ -52,7 +51,7 @@ def table(
 ) -> Elsewhere:
     """Read compute times from a table; ScenarioError with file, line and column.
 
-    batch, time: names of the columns; None: the columns with a usual name.
+    batch, time: names of the columns; None: the columns with a usual name.  where: only rows with these values count.
     """
     names = rows_of(path, form_of(path)).names
     batch, time = batch or _usual(path, names, BATCH, "--batch"), time or _usual(path, names, TIMES, "--time")
@@ -70,7 +69,7 @@ def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str)
 
 
 def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
-    """Read stage times from perf_analyzer files: one batch size each, or in a column."""
+    """Read perf_analyzer files, each with a batch size or with a column for it."""
     measured: dict[int, _Measured] = {}
     remarks = []
     for size, path in files:

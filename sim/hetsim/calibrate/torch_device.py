@@ -161,8 +161,6 @@ class Bottleneck(nn.Module):
 
 
 class Images(nn.Sequential):
-    """Layers for images of 3 × 224 × 224."""
-
     input_shape = (3, 224, 224)
 
 

@@ -19,8 +19,6 @@ SPIN = 5e-4  # last seconds of a wait, which are a busy loop: a sleep may end th
 
 
 class RequestClock:
-    """The clock by which requests arrive: that of this machine."""
-
     def now(self) -> float:
         return time.perf_counter()
 
@@ -69,7 +67,7 @@ def poisson(rate: float, seconds: float, seed: int) -> np.ndarray:
 
 
 def serve_serial(device: MeasuredDevice, arrivals: np.ndarray, most: int, clock: RequestClock) -> np.ndarray:
-    """Serve one batch at a time, of all waiting requests; return response times."""
+    """Serve one batch (all waiting, up to `most`) at a time; return response times."""
     finish, done = np.empty(len(arrivals)), 0
     due = clock.now() + arrivals  # by the clock's own numbers: what has been waited for is there
     memory = device.memories[0] if device.memories else ""
@@ -89,7 +87,7 @@ def serve_serial(device: MeasuredDevice, arrivals: np.ndarray, most: int, clock:
 def serve_overlapped(
     device: Overlapping, arrivals: np.ndarray, profile: ServiceProfile, most: int, clock: RequestClock
 ) -> np.ndarray:
-    """Serve two batches at a time, each uploaded just in time; return response times."""
+    """Serve two batches (up to `most`) at once, uploaded in time; return responses."""
     finish, taken, done = np.empty(len(arrivals)), 0, 0
     due = clock.now() + arrivals
     flying: deque[tuple[int, Callable[[], bool]]] = deque()
@@ -115,9 +113,9 @@ def serve_overlapped(
 
 
 def warm(device: MeasuredDevice, most: int) -> None:
-    """Compute once at the sizes to come: the first time at a size may take longer.
+    """Compute a batch of each size once before timing: the first may take longer.
 
-    On a GPU these are all sizes, the largest first, since libraries choose kernels by size; on a CPU, powers of two.
+    On a GPU these are all sizes up to `most`, since libraries choose kernels by size; on a CPU, powers of two.
     """
     powers = {*(1 << k for k in range(most.bit_length())), most}
     for size in range(most, 0, -1) if device.kind != "cpu" else sorted(powers):

@@ -48,8 +48,9 @@ def compare(
     """Compare policies under common random numbers, and say which is better.
 
     Without --policy the policies are the values of the scenario's sweep over `policy`, if it has one, else its own
-    policy and fcfs, fcfs_skip and sjf. A single run of each does not show random variation: use --replications.
-    A policy that refuses the scenario is a row with its reason.
+    policy and fcfs, fcfs_skip and sjf. A single run of each does not show random variation: use --replications. A
+    policy that cannot run the scenario has a row with the reason.
+
     Nothing is written unless --out is given; tables of a failed run are stored as by `hetsim run`.
     """
     from hetsim.experiment.compare import asked_for

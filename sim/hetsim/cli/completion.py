@@ -28,7 +28,7 @@ def scenarios(context: click.Context, parameter: click.Parameter, incomplete: st
 
 
 def policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete policies by name; after `+`, parts that can be combined."""
+    """Complete policies by name; after `sjf+`, policies of other parts (admission)."""
     before, plus, begun = incomplete.rpartition("+")
     kinds = [kind for kind in registry.POLICY_PARTS if kind != "scheduler"] if plus else registry.POLICY_PARTS
     names = sorted({name for kind in kinds for name in registry.policies(kind) if name.startswith(begun)})

@@ -34,8 +34,8 @@ def verdict(text: str, kind: str) -> str:
 def lines(texts: Iterable[str], verdicts: Mapping[str, str] | None = None) -> None:
     """Print data on stdout, with control characters of names as escapes.
 
-    verdicts: patterns, and the kind of verdict for text that matches; the first match counts.  Colors are added to
-    finished lines, since they would count as characters of a table.
+    verdicts: pattern -> kind of verdict, which colors text that matches; the first match counts.  Colors are added
+    last, since they would count as characters of a table.
     """
     text = "\n".join(map(visible_lines, texts))
     kinds = [*(verdicts or {}).values()]
@@ -64,7 +64,6 @@ def note(text: str, quiet: bool = False) -> None:
 
 
 def notes(texts: Iterable[str], quiet: bool = False) -> None:
-    """Print lines for people on stderr."""
     for text in texts:
         note(text, quiet)
 
@@ -148,7 +147,7 @@ def shard_reports(to_json: bool) -> Iterator[None]:
 def making(
     directory: Path | None, otherwise: Path, cache: str | Path | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> "Iterator[TerminalBar | CaseLines | None]":
-    """Run a study as `searching` does, and store the tables of a failed run."""
+    """Context of a study: that of `searching`, with the tables of a failed run stored."""
     kept = None if cache is None else of_cache(cache)
     with keeping_partial(directory, otherwise), searching(kept, to_json, quiet, cases) as bar:
         yield bar
@@ -160,7 +159,7 @@ def searching(
 ) -> "Iterator[TerminalBar | CaseLines | None]":
     """Context of a study: progress, warnings, shard reports, a note on an early end.
 
-    `kept` is that note, printed after an interrupt, a full disk, or the loss of workers.  cases: see `progress`.
+    kept: this note, printed after an interrupt, a full disk, or the loss of workers.  cases: see `progress`.
     """
     try:
         with shard_reports(to_json), own_warnings(quiet), progress(quiet, cases) as bar:
@@ -172,7 +171,7 @@ def searching(
 
 
 def of_cache(cache: str | Path | None) -> str:
-    """Return the note on a search that ended early: how to continue from the cache."""
+    """Return a note on how to continue a search that was interrupted."""
     if cache is None:
         return "no finished run was saved; with --cache DIR a command can be resumed"
     return f"the finished runs are in {cache}; the same command resumes from them"
@@ -180,10 +179,7 @@ def of_cache(cache: str | Path | None) -> str:
 
 @contextmanager
 def keeping_partial(directory: Path | None, otherwise: Path) -> Iterator[None]:
-    """If a run fails, store its tables up to the failure, and print their folder.
-
-    The folder is `partial` in the requested directory, or in `otherwise`.
-    """
+    """Store the tables of a failed run in `partial` of `directory`, or of `otherwise`."""
     try:
         yield
     except RunError as error:

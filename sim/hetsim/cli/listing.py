@@ -220,5 +220,5 @@ def _text(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _parameter(name: str, default: str | None) -> str:
-    """Return `path` if required, `window=0.0` with a default, else `[placement]`."""
+    """Return `path` (required), `window=0.0` (with a default) or `[placement]`."""
     return name if default is None else f"{name}={default}" if default else f"[{name}]"

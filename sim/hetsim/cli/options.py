@@ -125,9 +125,9 @@ KNOWN_SUFFIXES = tuple(
 
 
 def study_options(keywords: type | None = None, **changes: dict[str, Any]) -> Decorator:
-    """Return a decorator with the study options that `keywords` and `changes` name.
+    """Return a decorator with the study options named in `keywords` and `changes`.
 
-    changes: by option, properties that the verb overrides, such as {"help": ...}.
+    keywords: class with a field per option.  changes: properties of an option that the verb overrides, {"help": ...}.
     """
     names = [*(keywords.__annotations__ if keywords else ()), *changes]
     declared = [one for one in declared_options(names).values() if "flag" in one.metadata]

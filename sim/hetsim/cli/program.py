@@ -79,8 +79,6 @@ class Verbs(click.Group):
 
 
 class Program(Verbs):
-    """The command `hetsim` with all its verbs."""
-
     def list_commands(self, context: click.Context) -> list[str]:
         return list(VERBS)
 
@@ -92,7 +90,6 @@ class Program(Verbs):
         return completed(command)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs under their headings, with an aligned second column."""
         rows: dict[str, list[tuple[str, str]]] = {}
         column = max(map(len, VERBS))
         for name in VERBS:

@@ -52,7 +52,7 @@ def sweep(
     an interruption. A run that fails is a row with its error.
 
     Replications may be a precision (--set 'replications={precision: 5%, metric: response_mean}'), and the warm-up auto;
-    each is then determined for every row as by `hetsim compare` at that point.
+    then each row has its own number of replications and warm-up, as by `hetsim compare` at that point.
     """
     from hetsim.experiment.points import read_points
     from hetsim.experiment.sweep import estimate_sweep, plan_sweep, sweep_plan

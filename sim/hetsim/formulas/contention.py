@@ -36,13 +36,10 @@ SWEEPS = 500
 
 @dataclass(frozen=True)
 class LinkDelays:
-    """Delays of the jobs on a link, by the number of other jobs that send.
+    """Delays of the jobs on a link (rows), by the number of other senders (columns)."""
 
-    Rows are jobs, columns numbers of other senders.  `seen`: their probabilities; `delays`: extra seconds of sending.
-    """
-
-    seen: np.ndarray
-    delays: np.ndarray
+    seen: np.ndarray  # probability that so many other jobs send
+    delays: np.ndarray  # extra seconds of sending
     fair: np.ndarray  # by number of other senders: mean link share of a sender that its cards do not limit
     stretch: np.ndarray  # for each job: sending time relative to its time alone, in the product form
 
@@ -53,10 +50,9 @@ def delays(
 ) -> LinkDelays:  # fmt: skip
     """Return the delays of jobs on a link; O(N³) operations for N jobs.
 
-    before: result of a first call, whose `stretch` divides the sending times.  more: seconds that each job sends in
-    addition to `spent`, other links included.
-    caps: if other links limit jobs, the fraction of the link that a job (row) can use next to a number of other senders
-    (column).
+    before, more: for a second, more accurate call: the result of the first call, and the seconds by which contention
+    lengthens the sending of each job.
+    caps: if other links limit jobs: fraction of the link that a job (row) can use next to n other senders (column).
     """
     count = len(own)
     if rule != "random" or count < 2:
@@ -101,7 +97,7 @@ def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contenti
 
 
 def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
-    """Return each job's (row) max-min fair link share by number of other senders."""
+    """Return max-min fair link shares: job in row j, n other senders in column n."""
     count = len(share)
     others = np.arange(count)
     shares = np.empty((count, count))
@@ -167,8 +163,7 @@ def step_times(
 def stretches(own: np.ndarray, spent: np.ndarray, share: np.ndarray) -> np.ndarray:
     """Return each job's sending time / its sending time alone; O(2^N) for N jobs.
 
-    own, spent: seconds of computing (above 0) and of sending alone; share: fraction of each link (column) that a job
-    (row) uses.
+    own, spent: seconds of computing (above 0), of sending alone; share: fraction of a link (column) that a job uses.
     """
     count = len(own)
     sends = (np.arange(1 << count) >> np.arange(count)[:, None]) & 1 == 1

@@ -52,8 +52,8 @@ def ring_over_nodes(
 
     The cost is: the bytes that a node sends to the next, the seconds on links within nodes (simultaneous with the
     sending), and the seconds of latency.  ways: 2 for an all-reduce, 1 for a reduce-scatter or an all-gather.  The ring
-    visits all ranks and uses all cards of a node simultaneously (as in NCCL): its bus bandwidth is the lower one of
-    `inside` and of the cards.
+    visits all ranks and uses all cards of a node at once (as in NCCL): bandwidth is the lower of `inside` and the
+    cards.
     """
     ranks = max(1, nodes * each)
     moved = ways * (ranks - 1) / ranks * size
@@ -89,7 +89,7 @@ class Transformer:
     layers: Degree = field(metadata=OPTIONAL)
     """Number of layers."""
     hidden: Degree = field(metadata=OPTIONAL)
-    """Width of a layer, which has 12 hidden² weights (hidden size)."""
+    """Hidden size; a layer has 12 hidden² weights."""
     heads: Degree = field(metadata=OPTIONAL)
     """Number of attention heads per layer."""
     sequence: Degree
@@ -124,7 +124,7 @@ class Transformer:
 
     @property
     def divided(self) -> float:
-        """Bytes of activations, per token and layer, that tensor-parallel ranks divide."""
+        """Bytes of activations per token and layer that tensor parallelism divides."""
         return 24 * self.hidden if self.block is None else self.block.activations
 
     @property
@@ -162,7 +162,7 @@ class ParallelPlan:
     recomputation: Recomputation = "none"
     """Activations that the backward pass recomputes."""
     sequence_parallel: bool = False
-    """True if tensor-parallel ranks also divide the remaining activations."""
+    """True if tensor-parallel ranks also divide the activations of normalization and dropout."""
     sharded_optimizer: bool = False
     """True if data-parallel ranks divide the optimizer state."""
     experts: Degree = 1
@@ -218,7 +218,7 @@ class TrainingMachine:
         return min(cards, self.cards) / self.cards
 
     def excess(self, size: float) -> float:
-        """Return measured extra seconds per byte for messages of this size between nodes."""
+        """Return seconds per byte between nodes at this size, above those at the top rate."""
         return 0.0 if self.network is None else self.network.excess(size)
 
     @property

@@ -192,7 +192,7 @@ class Entry:
     def cases_of(
         self, number: int, table: FiguresTable, chosen: Mapping[str, list[str]] | None = None
     ) -> Iterator[TableCase]:
-        """Yield the cases of one table, averaged axes included."""
+        """Yield a table's cases: combinations of axis values with figures, or extra ones."""
         ways = self.ways(number, table)
         chosen = chosen or {}
         kept = [[value for value in values if value in chosen.get(axis, values)] for axis, values in ways.items()]
@@ -310,7 +310,7 @@ _PLACE = re.compile(r"\{(\w*)\}")
 
 
 def filled(way: AxisValue, value: str, row: Mapping[str, str]) -> AxisValue:
-    """Fill a pattern: `{}` with the value, `{column}` with that column of its row."""
+    """Fill the texts of an axis value: `{}` with `value`, `{column}` from `row`."""
 
     def fill(given: Any) -> Any:
         if isinstance(given, str) and _PLACE.search(given):

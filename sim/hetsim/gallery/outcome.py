@@ -98,7 +98,7 @@ def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
 def judged(
     paper: tuple[float, float], ours: Sequence[tuple[float, float, int] | None], tolerance: Tolerance
 ) -> dict[str, Any]:
-    """Return the comparison's columns for one figure; the mean of `ours` is compared."""
+    """Return the columns of one figure; `ours`: (mean, deviation, runs) of each case."""
     known_values = [one for one in ours if one is not None]
     complete = len(known_values) == len(ours)
     mean = sum(one[0] for one in known_values) / len(known_values) if known_values and complete else math.nan
@@ -112,7 +112,7 @@ def judged(
 
 
 def on_average(rows: Sequence[dict[str, Any]], bound: float) -> None:
-    """Judge all rows of a value by the mean ratio to the paper's figures."""
+    """Judge the rows of each value by their mean ratio to the paper: at most `bound`."""
     for value in dict.fromkeys(row["value"] for row in rows):
         judged_rows = [row for row in rows if row["value"] == value and not math.isnan(row["paper"])]
         ratios = [row["hetsim"] / row["paper"] for row in judged_rows]
@@ -140,7 +140,7 @@ def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> 
 
 
 def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """Judge each row of a group by its rank, if the paper has only ranks."""
+    """Judge each row by its order relative to the other rows of its group."""
     places = [row for row in rows if not math.isnan(row["paper"]) and not math.isnan(row["hetsim"])]
     for row in places:
         others = [one for one in places if all(one[name] == row[name] for name in ("value", *groups))]
@@ -251,7 +251,6 @@ def _sameness(entry: Entry, case: TableCase, count: int | None) -> str:
 
 
 def ran_case(entry: Entry, case: TableCase, count: int | None = None) -> Ran:
-    """Run the replications of a case, and measure them."""
     from hetsim.experiment.run import prepare
     from hetsim.experiment.work import RunJob, simulate
 
@@ -301,7 +300,6 @@ def _equal(entry: Entry, table: FiguresTable, case: TableCase, result: Result, c
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float, int]:
-    """Return mean and standard deviation of replications, and their number."""
     count = len(values)
     mean = math.fsum(values) / count
     spread = math.sqrt(math.fsum((one - mean) ** 2 for one in values) / (count - 1)) if count > 1 else 0.0

@@ -33,7 +33,7 @@ Waits = pd.DataFrame | None
 
 
 def waits_by_cause(run: Result) -> Waits:
-    """Return the wait of each task by cause; None if it cannot be attributed."""
+    """Return the wait of each task by cause; None if the run does not record causes."""
     try:
         return explain.causes(run)
     except UsageError:
@@ -41,10 +41,7 @@ def waits_by_cause(run: Result) -> Waits:
 
 
 def packed(runs: Mapping[str, tuple[Result, Waits]]) -> tuple[bytes, list[str]]:
-    """Return runs that fit on a page, deflated, and the labels of the other runs.
-
-    runs: each with its `waits_by_cause`.
-    """
+    """Return runs that fit on a page, deflated, and the labels of the other runs."""
     columns = _Columns()
     shown: list[dict[str, Any]] = []
     omitted, rows = [], 0
@@ -64,7 +61,7 @@ class _Columns:
         self.index: list[list[Any]] = []
 
     def add(self, name: str, values: Any, *, differences: bool = False) -> None:
-        """Add whole numbers or their differences; negative numbers are interleaved."""
+        """Add whole numbers or their differences; the lowest bit has the sign, if any."""
         numbers = np.asarray(values, dtype=np.int64)
         if differences:
             numbers = np.diff(numbers, prepend=0)
@@ -117,7 +114,7 @@ def _off(run: Result) -> list[tuple[int, float, float]]:
 
 
 def _tick(times: list[np.ndarray], end: float) -> float:
-    """Return a tick in which all times are whole, or a small fraction of the run."""
+    """Return a time unit in which all times are whole, or a small fraction of the run."""
     every = np.concatenate(times)
     every = every[np.isfinite(every)]
     for tick in (1.0, 1e-3):
@@ -188,7 +185,7 @@ def _add_launches(
 
 
 def _lines(run: Result, place: int) -> list[list[int]]:
-    """Return the devices of a place, each with its numbered core, or -1."""
+    """Return [device, core] for each device of a placement; core -1: not recorded."""
     devices, cores = run.record.places[place]
     if cores is None:
         return [[int(device), -1] for device in devices]

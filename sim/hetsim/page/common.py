@@ -30,19 +30,19 @@ def sentence_case(text: str) -> str:
 
 
 def scenario_of(first: Result) -> str:
-    """Return the scenario of a run, as a collapsed section."""
+    """Return HTML with the scenario of a run, as a collapsed section."""
     return "" if first.scenario is None else elements.code(first.scenario, "the resolved scenario")
 
 
 def command(first: Result, folder: str, verb: str, replications: int | None = None, more: Iterable[str] = ()) -> str:
-    """Return the command that repeats the runs; empty if their scenario is not stored."""
+    """Return the `hetsim VERB` command that repeats runs; empty without a scenario."""
     words = [f"hetsim {verb} {scenario_file(folder)} --seed {first.seed}", *more]
     words += [] if replications is None else [f"--replications {replications}"]
     return "" if first.scenario is None else " ".join(words)
 
 
 def commands(text: str) -> str:
-    """Return a text on repeating the runs: the command, and the versions."""
+    """Return HTML with the commands that repeat the runs, and the package versions."""
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
     return text and elements.code(text) + f"<p>The same versions give the same bytes. Here: {used}.</p>"
 
@@ -102,7 +102,7 @@ def difference_rows(metric: str, rows: pd.DataFrame) -> list[list[str | Cell]]:
 
 
 def regret_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) -> str:
-    """Return a picture of each policy's regret, in the first suitable metric."""
+    """Return a picture of each policy's regret in the first metric that has one."""
     from hetsim import plots  # large: not before the folder has been read
 
     for name in metrics:
@@ -114,7 +114,7 @@ def regret_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) ->
 
 
 def front_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) -> str:
-    """Return the Pareto front of the first two metrics of different kinds."""
+    """Return the Pareto front of two metrics that measure different quantities."""
     from hetsim import plots  # large: not before the folder has been read
 
     for one, other in combinations(metrics, 2):

@@ -173,7 +173,7 @@ VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", **{color: f"c{n}" for n, 
 
 
 def described(picture: Picture) -> Any:
-    """Return the picture for `pictures.js`: fields by name, numbers of seven digits."""
+    """Return the picture for `pictures.js`: fields by name, numbers with seven digits."""
     pixels = PIXELS * picture.width / max(map(len, picture.rows))
     return _data(replace(picture, rows=[[panel and settled(panel, pixels) for panel in row] for row in picture.rows]))
 

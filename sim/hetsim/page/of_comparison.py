@@ -118,7 +118,7 @@ def _best_shown(found: Comparison, rows: list[Finding]) -> list[Finding]:
 
 
 def _better_than(found: Comparison, rows: list[Finding], of_metric: list[Finding]) -> str:
-    """Return `sjf is better than fcfs in response mean by 36 ± 5 %`, for all peers."""
+    """Return `sjf is better than fcfs in response mean by 36 ± 5 %; also ...`."""
     means = found.table[rows[0].metric, "mean"]
     text = common.better_sentence(rows[0], float(means[rows[0].other]))
     more = [row.gap for row in rows[1 : 1 + MAX_OTHERS]]
@@ -187,14 +187,14 @@ def compared(found: Comparison, to: Markup) -> str:
 
 
 def compared_pictures(found: Comparison, to: Markup) -> str:
-    """Return pictures of each policy's regret, and of the front of two metrics."""
+    """Return pictures of each policy's regret, and of the Pareto front of two metrics."""
     directed = [name for name in found.metrics if found.table[name, "mean"].map(math.isfinite).all()]
     directed.sort(key=lambda name: not name.startswith("response"))  # what most people look at
     return common.regret_picture(found, directed, to) + common.front_picture(found, directed, to)
 
 
 def _walked(found: Comparison) -> tuple[str, bytes]:
-    """Return HTML to explore the best runs, with a note on the others, and its data."""
+    """Return the HTML explorer of the best policies' runs, and these runs, packed."""
     order = list(map(str, found.runs))
     if DEFAULT_METRIC in found.metrics and len(order) > MAX_RUNS:
         means = dict(zip(found.table.index, found.table[DEFAULT_METRIC, "mean"].astype(float), strict=True))
@@ -208,7 +208,7 @@ def _walked(found: Comparison) -> tuple[str, bytes]:
 
 
 def differences(found: Comparison, to: Markup) -> str:
-    """Return a table of paired differences; of too many, those to the best policies."""
+    """Return a table of paired differences; if too many, only those to the best."""
     rows: list[list[str | Cell]] = []
     note = common.HOLM_OF_METRIC
     for metric, mine in found.pairs.groupby("metric", sort=False):

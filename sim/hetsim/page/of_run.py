@@ -73,7 +73,7 @@ def _causes_in_words(waits: pd.DataFrame, many: bool) -> str:
 
 
 def summary(outcome: Outcome, figures: Figures, to: Markup) -> str:
-    """Return a table of all figures that are defined, not 0, and not repeated."""
+    """Return a table of figures, except those that are 0, undefined or repeated."""
     names = [name for name in map(str, outcome.summary.index) if figures.is_known(name) and figures(name)[0] != 0]
     families: dict[str, dict[str, str]] = {}
     rows: list[list[str | Cell]] = []

@@ -254,7 +254,7 @@ def _by_point(found: Sweep) -> tuple[list[int], list[list[str]]]:
 
 
 def _grid(found: Sweep) -> list[str] | None:
-    """Return the value of each --over, if the points are all combinations in order."""
+    """Return the value of each --over if the points are all combinations, else None."""
     columns = {key: found.points[key].tolist() for key in found.keys}
     axes = {key: list({_text(value): value for value in values}.values()) for key, values in columns.items()}
     if [list(row) for row in zip(*columns.values(), strict=True)] != [list(row) for row in product(*axes.values())]:

@@ -106,7 +106,7 @@ def _subject(outcome: Outcome) -> str:
 
 
 def _draw(outcome: Outcome, folder: str, floats: Latex) -> tuple[str, str, list[str]]:
-    """Write the floats; return the command and points of the results, and remarks."""
+    """Write tables and pictures; return the command, the table of points, remarks."""
     if isinstance(outcome, Comparison):
         of_comparison.compared(outcome, floats)
         floats.picture(lambda: plots.comparison(outcome), "metrics by policy")
@@ -135,7 +135,7 @@ def _runs(outcome: Outcome) -> list[Result]:
 
 
 def _scenarios(outcome: Outcome, source: Path, runs: list[Result]) -> list[Any]:
-    """Return the stored scenarios; for a sweep, with all of its policies and keys."""
+    """Return scenarios that name all policies and readers used, for the references."""
     scenarios: list[Any] = [parse_yaml(run.name, run.scenario) for run in runs if run.scenario is not None]
     if isinstance(outcome, Sweep):
         texts = [written(str(label)) for label in outcome.table["policy"].unique()]
@@ -164,7 +164,7 @@ def used_in(scenario: Any, key: str = "", in_policy: bool = False) -> Iterator[s
 
 
 def bibliography(uses: Iterable[str]) -> tuple[str, dict[str, list[str]]]:
-    """Return BibTeX entries, with comments on missing ones, and the keys by use."""
+    """Return BibTeX entries for uses (policies, readers), and citation keys by use."""
     keys: dict[str, list[str]] = {use: [] for use in uses}
     entries, missing = "", dict.fromkeys(keys, "no reference is known")
     for block in _file("works.bib").split("\n\n"):

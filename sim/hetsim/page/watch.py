@@ -43,11 +43,8 @@ class Watched:
 
     @property
     def state(self) -> str:
-        """A text that changes when the page must be made again.
-
-        At most half of the time is spent on reading: it takes seconds for large sweeps, whose runs need the processor.
-        """
-        if time.monotonic() < self._rests_until:
+        """A text that changes when the page must be made again."""
+        if time.monotonic() < self._rests_until:  # reading takes at most half of the time: runs need the processor
             return self._made
         try:
             return _state(path for path in (*self.folder.glob("*"), *self.folder.glob("*/*")) if path.name != NAME)
@@ -123,8 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: PageServer
 
     def handle(self) -> None:
-        """Answer until the client disconnects, which is not an error."""
-        with suppress(OSError):
+        with suppress(OSError):  # a client that disconnects is no error
             super().handle()
 
     def do_GET(self) -> None:  # noqa: N802
@@ -147,4 +143,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode(errors="backslashreplace"))
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: stderr is for people."""
+        """Write nothing to stderr about requests."""

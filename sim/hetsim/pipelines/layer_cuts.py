@@ -95,7 +95,7 @@ class StageMemory:
         return (flying + 1) * self.weights + flying * self.activations
 
     def min_bytes(self, devices: int, all_used: bool, replication: bool) -> float:
-        """Return the minimum memory per device for which some pipeline fits."""
+        """Return the minimum memory per device for a pipeline on all (or fewer) devices."""
         return min(self._min_bytes(number, replication) for number in range(devices if all_used else 1, devices + 1))
 
     def _min_bytes(self, devices: int, replication: bool) -> float:

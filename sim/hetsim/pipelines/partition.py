@@ -2,8 +2,7 @@
 
 `pipeline_partition` is PipeDream's dynamic program for equal devices, with replication and nested levels (GPUs in
 nodes, nodes in a cluster).  `unlike_partition` is its form for devices and links that differ: generations of GPUs, a
-GPU and an NPU.  Both minimize the seconds of the slowest stage or transfer, the time from one micro-batch (or request)
-to the next.
+GPU and an NPU.  Both minimize the seconds of the slowest stage or transfer, the time per micro-batch or request.
 References: Harlap et al., PipeDream: Fast and Efficient Pipeline Parallel DNN Training (2018), and the optimizer that
 its authors published with it.
 Cost, with c cuts, M devices (per level): O(c³ M²) for each level, O(c² M³ log c) for each order of unlike groups.
@@ -55,7 +54,7 @@ class NetworkLevel:
 
 @dataclass(frozen=True)
 class EqualDevices:
-    """Equal devices: `speed` relative to the profile; `inside` and `link` in bytes/s."""
+    """Equal devices; `link` to others and `inside` among themselves are in bytes/s."""
 
     name: str
     count: int = 1
@@ -68,14 +67,11 @@ class EqualDevices:
 
 @dataclass(frozen=True)
 class StageWay:
-    """The connection of two groups' devices: bytes per second, and latency.
-
-    `together`: bytes per second of all pairs of devices, if the pairs share a part of the path.
-    """
+    """The connection of two groups' devices: bytes per second, and latency."""
 
     rate: float = math.inf
     latency: float = 0.0
-    together: float = math.inf
+    together: float = math.inf  # bytes per second of all pairs of devices, if they share a part of the path
 
 
 Ways = Callable[[EqualDevices, EqualDevices], StageWay]
@@ -149,13 +145,13 @@ class _Room:
     devices: int
 
     def allows(self, replicas: int, used: int) -> np.ndarray:
-        """Return which stages fit if they and all earlier stages use `used` devices."""
+        """Return which stages of `replicas` devices fit; `used`: devices of stages so far."""
         return self.stages.needed(replicas, self.devices - used) <= self.memory
 
 
 @dataclass(frozen=True)
 class _Solved:
-    """Tables [m - 1][i, j] for m parts of a level: best time, last cut or -1, parts."""
+    """Tables [i, j] by number of parts: best time, last cut or -1, last stage's parts."""
 
     best: list[np.ndarray]
     cut: list[np.ndarray]
@@ -166,7 +162,11 @@ def _level(
     cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: NetworkLevel, within: int, last: bool, activations: bool,
     replication: bool, room: _Room | None = None,
 ) -> _Solved:  # fmt: skip
-    """Return the minimum bottleneck times from cut i to cut j on m parts of a level."""
+    """Return the minimum bottleneck times from cut i to cut j on m parts of a level.
+
+    times, weights: seconds and weights of stage [i, j] on one part.  within: number of devices or groups in a part,
+    which share the gradient reduction.  last: True for the outermost level: it begins with the first layer.
+    """
     n = len(cuts.sets)
     measured = np.isfinite(times)
 
@@ -306,7 +306,7 @@ class _Unlike:
         self.stages: dict[EqualDevices, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def stages_of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return, by replicas and stage, seconds between items and seconds of an item."""
+        """Return by number of replicas, per stage: seconds between items, and of an item."""
         if group not in self.stages:
             each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
             rows = []
@@ -322,7 +322,7 @@ class _Unlike:
     def order(
         self, groups: Sequence[EqualDevices], deadline: float, below: float
     ) -> tuple[PipelinePartition | None, float]:  # fmt: skip
-        """Return the best plan within `deadline` and `below`, and the minimum latency."""
+        """Return the fastest plan (up to `below`) that meets `deadline`; minimum latency."""
         shortest = self._shortest(groups, math.inf)
         if shortest.latency is None or shortest.latency > deadline:
             return None, math.inf if shortest.latency is None else shortest.latency

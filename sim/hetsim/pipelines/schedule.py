@@ -24,14 +24,11 @@ MAX_PASSES = 20_000  # maximum number of passes; a larger step is shown with few
 
 @dataclass(frozen=True)
 class StageSeconds:
-    """Seconds of a stage (or chunk) for one micro-batch.
-
-    `exchange`: seconds of communication after a forward and after a backward pass, during which the stage is idle.
-    """
+    """Seconds of a stage (or chunk) for one micro-batch."""
 
     forward: float
     backward: float = 0.0
-    exchange: tuple[float, float] = (0.0, 0.0)
+    exchange: tuple[float, float] = (0.0, 0.0)  # idle seconds of communication after each forward and backward pass
     # extra seconds of each forward and backward pass of the last chunk, e.g. of the vocabulary layer
     more: tuple[float, float] = (0.0, 0.0)
     replicas: int = 1
@@ -63,8 +60,6 @@ class PipelineSlot:
 
 @dataclass(frozen=True)
 class PipelineTransfer:
-    """A transfer between two different stages."""
-
     source: int
     target: int
     micro_batch: int
@@ -116,7 +111,7 @@ def stage_order(
 ) -> list[Pass]:  # fmt: skip
     """Return the passes of one stage (or of one of its replicas) in order.
 
-    flying: number of micro-batches in flight under 1F1B; None: one for this and each later stage.
+    flying: maximum number of micro-batches in flight under 1F1B; None: the number of stages from this one to the last.
     """
     if order == "forward":
         return [(True, number, 0) for number in micro_batches]
@@ -286,8 +281,8 @@ def partition_schedule(
     """Return the schedule of micro-batches in a partition: 1F1B, or forward only.
 
     groups: the devices, by the names in the stages.  Transfers overlap computing, both directions on the same links,
-    as in the partition; replicas reduce gradients with each backward pass.  If a type has one measured time for forward
-    and backward together, it is divided as in the profile, else into one third and two thirds.
+    as in the partition; replicas reduce gradients with each backward pass.  The time of a layer is
+    divided into forward and backward passes in the ratio of the profile, without one as 1 : 2.
     """
     stages = []
     for stage in found.stages:

@@ -29,8 +29,7 @@ def pipeline(found: Result | PipelineSchedule, *, task: Any = None) -> Picture:
 
     Gray is the bubble (idle time).  Passes contain the all-reduces of tensor parallelism; stages communicate between
     passes or, in a partition, while they compute (drawn between the rows).  Later chunks of an interleaved pipeline are
-    lighter.  For a stream of requests (`forward`) the first ones are drawn, without a bubble, which would depend on
-    their number.
+    lighter.  Of a stream of requests (`forward`) the first are drawn, without a bubble.
 
     Parameters:
         found: a run, or a schedule (`hetsim.pipelines.schedule`), which is drawn as given.
@@ -62,8 +61,7 @@ def pipeline(found: Result | PipelineSchedule, *, task: Any = None) -> Picture:
 def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedule, str]:
     """Return the schedule of a job's step on its last devices, and the job's id.
 
-    Without `task`, the job with the most GPU time is used.  Raise UsageError if no job has pipeline stages, or if the
-    task has none.
+    Without `task`, the job with the most GPU time is used.  UsageError if no job, or not this one, has stages.
     """
     record, exchanges = result.record, _exchanges(result)
     if not exchanges:

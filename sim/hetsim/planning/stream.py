@@ -149,7 +149,7 @@ def _promised(plan: theory.PipelinePartition, items: int) -> float:
 
 
 def _alone(plan: theory.PipelinePartition, seconds: Sequence[float], items: int) -> float:
-    """Minimum seconds of a plan for all items: each replica begins with one item."""
+    """Return the minimum seconds of a plan for all items, if its devices are idle."""
     assert plan.latency is not None
     rounds = [(-(-items // stage.replicas) - 1) * time for stage, time in zip(plan.stages, seconds, strict=True)]
     sent = max(0, items - max(stage.replicas for stage in plan.stages)) * plan.seconds
@@ -281,7 +281,7 @@ def _way(a: _Place, b: _Place) -> StageWay:
 def _nodes_of(
     place: _Place, stage: PipelineStage, used: dict[str, int], name: str, cluster: Cluster, cores: bool
 ) -> Partition | None:  # fmt: skip
-    """Return the nodes of a stage and its device type; None for all nodes.
+    """Return the partition with the nodes of a stage; None if it has all nodes.
 
     Tasks are bound to these nodes so that in a strict order they do not block tasks of another stage that could start.
     `cores`: True if stages also need cores of their nodes, for which they all compete.

@@ -70,7 +70,7 @@ _widths: ContextVar[tuple[float, float] | None] = ContextVar("widths", default=N
 
 @contextmanager
 def on_paper(column: float, page: float) -> Iterator[None]:
-    """Draw figures as wide as a column, or as the page if they are wide (inches)."""
+    """Draw figures as wide as a column or, if large, as the page (both in inches)."""
     token = _widths.set((column, page))
     try:
         # A name that matplotlib does not know would be a warning for each text.

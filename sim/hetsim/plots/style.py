@@ -45,7 +45,7 @@ def stacked(panels: list[Panel], width: float, height: float, **more: Any) -> Pi
 def possible(metric: str, values: np.ndarray, factor: float = 1.0) -> tuple[float, float]:
     """Return the bounds of a metric in units of `factor`: 0, and for a share also 1.
 
-    Values outside these bounds remove the bound, so that nothing is cut off.  Intervals are drawn no farther than this.
+    A bound is left out if a value exceeds it.  Pictures draw confidence intervals only within the bounds.
     """
     finite = values[np.isfinite(values)]
     share = units_of(metric) == PERCENT and not (finite * factor > 1 + 1e-9).any()
@@ -58,5 +58,5 @@ def describe(outcome: Any) -> str:
 
 
 def until(end: float, time: np.ndarray, *series: np.ndarray) -> list[np.ndarray]:
-    """Return the times and values of steps, with the last values repeated at the end."""
+    """Return times and values of step curves, with the last values repeated at `end`."""
     return [np.append(time, end), *(np.append(values, values[-1:]) for values in series)]

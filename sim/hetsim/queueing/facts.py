@@ -44,8 +44,6 @@ STABLE = "the load is below 1"
 
 
 class Assumption(NamedTuple):
-    """An assumption of a model, the scenario key that decides it, and its value."""
-
     text: str
     holds: bool
     key: str = ""
@@ -135,7 +133,7 @@ class Density(NamedTuple):
 
 
 def density_of(distribution: Any, factor: float, weight: float = 1.0) -> Density | None:
-    """Return the density of a distribution times a factor; None if unknown."""
+    """Return a weighted density of a distribution times `factor`; None if unknown."""
     from scipy import stats
 
     one, name = distribution, getattr(distribution, "distribution", "")
@@ -154,7 +152,10 @@ def density_of(distribution: Any, factor: float, weight: float = 1.0) -> Density
 
 
 def phases_of(distribution: Any, factor: float) -> PhaseType | None:
-    """Return phases of a distribution times a factor; None if impossible or too many."""
+    """Return the phases of a distribution times `factor`.
+
+    None if the distribution has no phases (exponential, hyperexponential and Erlang distributions have), or too many.
+    """
     law, name = law_of(distribution).times(factor), getattr(distribution, "distribution", "")
     if law.kind == "exponential":
         return PhaseType(np.ones(1), np.zeros((1, 1)), np.ones(1) / law.mean)
@@ -187,7 +188,7 @@ def law_of(distribution: Any) -> Law:
 
 
 def mixed(parts: Iterable[tuple[float, Law]]) -> Law:
-    """Return the mixture of some laws with weights."""
+    """Return the mixture of distributions, given as pairs (weight, distribution)."""
     positive = [(weight, law) for weight, law in parts if weight > 0]
     if all(law == positive[0][1] for _, law in positive):
         return positive[0][1]
@@ -283,7 +284,6 @@ class Facts:
 
     @cached_property
     def modes(self) -> list[Mode]:
-        """The distinct modes of tasks."""
         return list({id(mode): mode for mode in self.input.tasks.modes}.values())
 
     @property
@@ -302,7 +302,10 @@ class Facts:
 
     @staticmethod
     def timing_on(mode: Mode, demand: Any) -> tuple[Any, float] | None:
-        """Return the distribution of compute times in a mode and a factor, or None."""
+        """Return a distribution and a factor, whose product is the compute time in a mode.
+
+        None if the demand states the time otherwise (`work`, `profile`, `scaling`, several modes, or no distribution).
+        """
         if demand.work or demand.profile or demand.scaling:
             return None
         kind = mode.type
@@ -344,7 +347,7 @@ class Facts:
         return 0 if mode is None else sum(self.slots(node, mode) for node in self.cluster.nodes)
 
     @staticmethod
-    def slots(node: Any, mode: Mode, each: int = 1) -> int:
+    def slots(node: Any, mode: Mode, per_device: int = 1) -> int:
         """Return the number of tasks that a node can run at once in a mode."""
         room = math.inf
         if mode.millicores:
@@ -356,13 +359,13 @@ class Facts:
         devices = [device for device in node.accelerators if device.type is mode.type]
         if mode.gpus > 1:
             return int(min(room, len(devices) // mode.gpus))
-        each = each if mode.whole_devices else 1_000_000 // mode.share
+        per_device = per_device if mode.whole_devices else 1_000_000 // mode.share
         if mode.gpu_memory and mode.type.memory is not None:
-            each = min(each, mode.type.memory // mode.gpu_memory)
-        return int(min(room, len(devices) * each))
+            per_device = min(per_device, mode.type.memory // mode.gpu_memory)
+        return int(min(room, len(devices) * per_device))
 
     def side_by_side(self, slots: list[list[int]]) -> bool:
-        """Return True if, on each node, the servers of all modes fit at the same time."""
+        """Return True if each node has room for all modes' servers (`slots`) at once."""
         return all(
             sum(count * mode.millicores for count, mode in zip(here, self.modes, strict=True)) <= node.cpus * 1000
             and (node.memory is None
@@ -375,7 +378,7 @@ class Facts:
         return "cpu_utilization" if self.modes and self.modes[0].on_cpu else "gpu_utilization"
 
     def busy_share(self, computing: float) -> float:
-        """Return the utilization metric, from the mean number of computing tasks."""
+        """Return the utilization if `computing` tasks compute on average."""
         mode = self.modes[0]
         devices = sum(node.cpus if mode.on_cpu else len(node.accelerators) for node in self.cluster.nodes)
         return computing * mode.width / devices
@@ -456,7 +459,7 @@ class Facts:
         self.suppose("tasks do not slow each other down", alone, "cluster.nodes.gpus.sharing", kind.kind)
 
     def one_by_one(self, blind: bool = True) -> str:
-        """Check for steady devices and one launch at a time; return the order (`order`)."""
+        """Check for one launch at a time, without slowdowns; return `order(blind)`."""
         self.undisturbed()
         order = self.order(blind)
         self.one_in_flight()
@@ -477,7 +480,7 @@ class Facts:
     def one_gpu(self, load: float, soft: bool = False) -> None:
         """Check for one GPU with enough memory and streams for all tasks in the system.
 
-        `soft`: too little memory or too few streams only make the match approximate.
+        load: that of the GPU; P(more tasks than fit) must be below 1e-6.  soft: a failure makes the match approximate.
         """
         mode: Any = self.mode
         text, holds = "there is one GPU, and a task has all of it", self.servers == 1 and mode.whole_devices
@@ -488,8 +491,9 @@ class Facts:
         self.suppose(text, load ** (room + 1) < 1e-6, key, f"for {room}", soft=soft)
 
     def order(self, blind: bool = True) -> str:
-        """Check for first come, first served; if `blind`, for any order blind to sizes.
+        """Check that tasks start first come, first served.
 
+        blind: any order that does not depend on the sizes of tasks is accepted, too.
         Returns `fcfs`, `blind` or `other`.
         """
         name, order = self.policies.scheduler.name, self.scheduler
@@ -532,9 +536,10 @@ class Facts:
         self.suppose("no blocking: every task is admitted", self.admission == OPEN, "policy.admission", name)
 
     def steady(self, load: float, servers: int, law: Law, bounded: bool = False, memory: float = 0.0) -> bool:
-        """Check that the load is stable, and that warm-up and run outlast the transient.
+        """Check for a stable load, a warm-up of 3 and a run of 30 relaxation times.
 
-        memory: relaxation time of the arrivals, in seconds.
+        law: service time.  bounded: the number of tasks in the system is limited, so every load is stable.  memory:
+        relaxation time of the arrivals, in seconds.  Returns False only if the load is not stable.
         """
         if not bounded and not self.suppose(
             STABLE, load < servers, "workload.0.arrivals.rate", f"{load / servers:.4g}"
@@ -571,7 +576,7 @@ class Facts:
 
     @property
     def lasts(self) -> float:
-        """Seconds that the run lasts, or during which tasks arrive."""
+        """The horizon in seconds; the time of the last arrival if the horizon is infinite."""
         return self.input.horizon if math.isfinite(self.input.horizon) else self.last_arrival
 
     @cached_property
@@ -590,7 +595,10 @@ class Facts:
         return mixed((one.rate or 1.0, law.plus(self.transfer("bytes_out", [one]))) for one, law in moves)
 
     def transfer(self, key: str, customers: list[Customers]) -> Law:
-        """Return the distribution of an upload or download time without contention."""
+        """Return the distribution of an upload or download time without contention.
+
+        key: `bytes_in` (upload) or `bytes_out` (download); classes are weighted by their arrival rates.
+        """
         mode: Any = self.mode
         link, loads, parts = mode.type.link, key == "bytes_in", []
         bandwidth = link.upload if loads else link.download

@@ -18,12 +18,12 @@ def moves_data(facts: Facts) -> bool:
 
 
 def sized_tasks(facts: Facts) -> bool:
-    """Check the assumptions of all task models; False if figures are impossible."""
+    """Check for known keys, one mode and known times; return False if one fails."""
     return facts.recognized & facts.one_way() and facts.sizes_known()
 
 
 def own_order(facts: Facts) -> bool:
-    """Check the assumptions of all models in which the scheduler sets the order."""
+    """Check the assumptions of models with one task at a time, in any order."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.open_door()
     facts.undisturbed()
@@ -76,7 +76,10 @@ def matched(facts: Facts, model: str, prediction: Prediction | None = None, rows
 
 
 def rows_of(facts: Facts, line: Prediction, computing: float, tails: bool, loss: bool = False) -> list[PredictedRow]:
-    """Return the figures of a prediction as rows named like the simulator's metrics."""
+    """Return the figures of a prediction as rows named like the simulator's metrics.
+
+    computing: mean number of computing tasks.  tails: include percentiles that the model has.  loss: include the loss.
+    """
     return predicted_rows({
         WAIT_MEAN: line.wait_mean,
         WAIT_P95: line.wait_percentile(0.95) if tails and line.wait_above is not None else None,
@@ -95,7 +98,7 @@ def predicted_rows(figures: Mapping[str, float | None]) -> list[PredictedRow]:
 
 
 def matched_with_loss(facts: Facts, model: str, line: Prediction, tails: bool) -> Match:
-    """Return the match of a model in which tasks are lost."""
+    """Return the match for a prediction `line` of a model in which tasks are lost."""
     return matched(facts, model, line, rows_of(facts, line, line.throughput * facts.law.mean, tails, loss=True))
 
 

@@ -16,8 +16,9 @@ Drop = tuple[tuple[str, ...], Match]  # keys to remove, and the match without th
 def keys_to_drop(scenario: Scenario, refused: Match) -> Drop | None:
     """Find the fewest keys without which a scenario has a prediction.
 
-    The search removes keys of failed assumptions, first one, then one more of those that still fail, and so on; each
-    result is verified: the scenario was loaded without these keys, and matched.
+    refused: the match of the complete scenario, which has no prediction. The search removes the key of a failed
+    assumption; if other assumptions fail, it removes one of their keys, too, and so on.  Each set of keys is tested by
+    loading and matching the scenario without these keys (at most 8 sets).
     Returns: the keys with the match without them; None if no valid scenario with a prediction remains.
     """
     tried = {frozenset[str]()}
@@ -46,7 +47,7 @@ def _without(scenario: Scenario, keys: Iterable[str]) -> Match | None:
 
 
 def _remove(here: Any, parts: list[str]) -> bool:
-    """Remove a key, from each entry of a list if it has no index; False if not there."""
+    """Remove a key, from all entries if the path has no list index; False if absent."""
     if isinstance(here, list):
         if not parts[0].isdigit():
             return sum(_remove(one, parts) for one in here) > 0

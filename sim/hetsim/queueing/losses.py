@@ -89,7 +89,7 @@ def tries_again(facts: Facts, model: str) -> Match:
 
 
 def copies(facts: Facts, _: str) -> Match:
-    """Match the scenario to copies of each task at all servers (M/M/1), or at some."""
+    """Match the scenario to redundant copies: on all servers (M/M/1), or on d servers."""
     first, *others = (entry.clients for entry in facts.model.workload)
     hedge: Any = first.hedge if first is not None and others.count(first) == len(others) else None
     key, apart = "workload.0.clients.hedge", hedge is not None and hedge.apart
@@ -185,7 +185,7 @@ def work_limit(facts: Facts, model: str) -> Match:
 
 
 def _one_server(facts: Facts, blind: bool) -> tuple[str, Law]:
-    """Check for an M/M/1 with loss; return the order and the service."""
+    """Check for one exponential server, Poisson arrivals; return order and service."""
     understood = facts.arrivals() & sized_tasks(facts)
     order = facts.one_by_one(blind)
     single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
@@ -196,7 +196,7 @@ def _one_server(facts: Facts, blind: bool) -> tuple[str, Law]:
 
 
 def impatient(facts: Facts, _: str) -> Match:
-    """Match the scenario to M/M/c+M, or without patience to M/G/c/c."""
+    """Match the scenario to M/M/c+M, or to M/G/c/c if the patience is nearly 0."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.open_door()
     facts.one_by_one(blind=False)
@@ -256,7 +256,7 @@ def gangs_with_loss(facts: Facts) -> Match:
 
 
 def gangs_in_line(facts: Facts, _: str) -> Match:
-    """Match the scenario to gangs in one queue, stable or saturated."""
+    """Match the scenario to gangs that start in the order of one queue."""
     understood, servers = _gangs(facts, blind=False)
     discipline = getattr(facts.policies.scheduler.make(), "discipline", "")
     facts.suppose("gangs start in order, without overtaking", discipline == "block", "policy.scheduler", discipline)

@@ -40,7 +40,7 @@ class PredictionCheck(NamedTuple):
 def simulate(
     scenario: Scenario, rows: list[PredictedRow], *, confidence: float = 0.95, **options: Unpack[StudyKeywords]
 ) -> list[PredictionCheck]:
-    """Run the scenario's replications (or ten); return CIs of the predicted figures."""
+    """Return the rows with CIs from replications: the scenario's number, or ten."""
     given = scenario.model.replications
     if options.get("replications") is None and isinstance(given, int) and given < 2:
         options["replications"] = MIN_REPLICATIONS
@@ -57,7 +57,7 @@ def simulate(
 
 
 def _interval(row: PredictedRow, runs: Replications, tables: list[pd.DataFrame], confidence: float) -> Interval:
-    """Return the CI of a figure of all tasks or of a class, with tasks as weights."""
+    """Return the CI of a predicted figure, which is that of all tasks or of one class."""
     def column(name: str) -> np.ndarray:
         if row.class_:
             return np.array([float(table[name][row.class_]) for table in tables])

@@ -106,9 +106,9 @@ def _periodic(facts: Facts, arrivals: Any, law: Law) -> Match:
     return matched(facts, prediction.model, prediction, rows_of(facts, prediction, facts.rate * facts.law.mean, False))
 
 
-def _phases_fit(states: int, phases: levels.PhaseType | None, servers: int) -> bool:
-    """Return True if a chain with these phases can be solved in about a second."""
-    return phases is not None and levels.is_quick(states * levels.states_of(phases, servers), servers)
+def _phases_fit(arrival_states: int, phases: levels.PhaseType | None, servers: int) -> bool:
+    """Return True if phases exist and the chain can be solved in about a second."""
+    return phases is not None and levels.is_quick(arrival_states * levels.states_of(phases, servers), servers)
 
 
 def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
@@ -165,7 +165,7 @@ def closed(facts: Facts, _: str) -> Match:
 
 
 def shorter_lines(facts: Facts, _: str) -> Match:
-    """Match the scenario to replicas with own queues and a router to shorter queues."""
+    """Match the scenario to replicas whose router joins the shortest of d queues."""
     facts.arrivals()
     facts.open_door()
     facts.order(blind=False)

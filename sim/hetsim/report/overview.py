@@ -127,7 +127,7 @@ STAGE_COLUMNS = ("stage", "on", "items", "wait mean", "wait p95", "service mean"
 
 
 def stage_rows(result: Result) -> list[list[str]]:
-    """Return rows of the stages of pipelines, with the `STAGE_COLUMNS` as text."""
+    """Return a row per pipeline stage: the values of `STAGE_COLUMNS` as text."""
     table = result.by_stage
     texts = [terminal.several(table[name].tolist(), terminal.SECONDS) for name in SECONDS_COLUMNS]
     used = zip(table["devices"].tolist(), table["device_type"].tolist(), strict=True)
@@ -149,7 +149,7 @@ def _stages(outcome: Outcome) -> list[str]:
 
 
 def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
-    """Return one line per requested metric; for a set, one per defined metric."""
+    """Return one line per requested metric; for a set of metrics, the defined ones."""
     figures, names = Figures(outcome), list(metrics)
     own = by_name(names)
     shown = [name for name in expanded(names) if name in own or figures.is_known(name)]
@@ -157,7 +157,7 @@ def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
 
 
 def _method(outcome: Outcome) -> list[str]:
-    """Return the meaning of the values after ±, and how the runs were treated."""
+    """Return the meaning of the values after ±, and remarks such as the warm-up found."""
     if not isinstance(outcome, Replications):
         return []
     said = list(outcome.remarks)
@@ -302,7 +302,7 @@ def remarks(outcome: Outcome) -> list[str]:
 
 
 def _untold(warnings: Iterable[str]) -> list[str]:
-    """Return the warnings, without that on unproven plans, which the table has."""
+    """Return the warnings except that of unproven plans, which the table states."""
     return [text for text in warnings if NOT_PROVEN not in text]
 
 
@@ -363,7 +363,7 @@ def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
 
 
 def common_remarks(runs: Mapping[str, Outcome]) -> list[str]:
-    """Return remarks on how runs were treated, stated once if equal for all runs."""
+    """Return remarks on the runs of each policy; those of all policies only once."""
     said = {label: list(run.remarks) for label, run in runs.items() if isinstance(run, Replications)}
     every = [text for text in dict.fromkeys(sum(said.values(), [])) if all(text in texts for texts in said.values())]
     own = [f"{label}: {text}" for label, texts in said.items() for text in texts if text not in every]

@@ -47,7 +47,7 @@ MAX_CANDIDATES = 10_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A combination of values and policy, with its trial; `objective` may be NaN."""
+    """A combination of values and policy, with its trial; `objective`: NaN if unknown."""
 
     number: int
     values: Mapping[str, Any]

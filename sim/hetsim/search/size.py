@@ -41,8 +41,6 @@ MAX_SIZE = 4096  # largest number tried by default
 
 @dataclass(frozen=True)
 class SizeTrial:
-    """A size with its trial, one-sided half-width, and the reason if it cannot run."""
-
     size: int
     replications: int
     mean: float
@@ -234,7 +232,7 @@ def size(
 
 
 def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed: int | None) -> tuple[int, str]:
-    """Return the minimum number that overload does not exclude, and the reason."""
+    """Return the smallest number without certain overload, and why fewer are excluded."""
     def overload(number: int) -> str:
         try:
             made = scenario.with_overrides({over: number}).build(seed)

@@ -74,10 +74,10 @@ class Target:
         return MET if gap >= half else MISSED if gap <= -half else OPEN
 
     def _gap(self, mean: float) -> float:
-        """Distance of an estimate from the target's value, positive if the target is met.
+        """Return how far an estimate is inside the target; negative if it misses.
 
-        For a share of tasks it is measured on the logarithmic scale of the tasks that miss: a sample with few late
-        tasks also has a small spread, and a symmetric interval would then end too early (docs/statistics.md).
+        For a share of tasks the distance is logarithmic in the share that misses: a sample with few late tasks also has
+        a small spread, and a symmetric interval would end too early (docs/statistics.md).
         """
         declared = declaration(self.metric)
         gap = self.value - mean if self.below else mean - self.value
@@ -89,7 +89,10 @@ class Target:
         return math.copysign(missed * math.log(allowed / missed), gap)
 
     def missed_by(self, waits: Sequence[float], tasks: int) -> bool:
-        """Return True if an overload makes every run miss the target."""
+        """Return True if an overload makes every run miss the target.
+
+        waits: (n, s): the waits of n tasks grow steadily from 0 to s seconds.  tasks: number of all tasks.
+        """
         served, longest = waits
         measure = re.fullmatch(r"(?:response|wait)_(?:mean|p(\d\d))", self.metric)
         if measure is None or not self.below or longest <= self.value:
@@ -180,7 +183,7 @@ class Judge:
         return trial, series
 
     def sensitivity(self, series: Replicates | None, findings: Sequence[Any]) -> dict[str, Any]:
-        """Return the sensitivity of a case to longer steps, with verdicts by target."""
+        """Return how longer step times would change a case's metrics and verdicts."""
         if series is None:
             return {}
         rows = [outcome.values or {} for outcome in series.taken]

@@ -52,15 +52,12 @@ FINAL = 20
 
 @dataclass(frozen=True)
 class Setting:
-    """Parameter values (empty: the present ones) and results of one setting.
-
-    `stage`: its last stage; `values`: its metric by replication; `error`: the error of a failed replication.
-    """
+    """Parameter values (empty: the present ones) and results of one setting."""
 
     values: dict[str, Any]
-    stage: int
-    seen: tuple[float, ...]
-    error: str = ""
+    stage: int  # the last stage in which it ran
+    seen: tuple[float, ...]  # value of the metric by replication
+    error: str = ""  # that of a failed replication
 
     @property
     def label(self) -> str:
@@ -72,8 +69,8 @@ class Tuning:
     """The outcome of `hetsim.tune`.  Attributes:
 
     settings       all settings tried, the present one last; `best` is the index of the winner
-    ours, present  contributions to the metric (`hetsim.results.one_run.estimands`) under the winner and under the
-                   present setting, in `len(ours)` further replications, numbered from `used`, not used for the choice
+    ours, present  a value per further replication, whose mean estimates the metric, under the winner and under the
+                   present setting; these replications, numbered from `used`, had no part in the choice
     policy         the winner as a scenario writes it under `policy:`
     remarks        notes on the results, such as a warm-up that was found; `warnings`: the serious remarks
     """
@@ -123,7 +120,7 @@ class Tuning:
 
     @property
     def flattered(self) -> float:
-        """The mean by which the winner was chosen, which that choice biases."""
+        """The winner's mean in the search, biased because it was chosen for this mean."""
         return float(np.mean(self.settings[self.best].seen))
 
     @property
@@ -301,7 +298,7 @@ def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
 
 
 def _meaning(scenario: Scenario) -> str:
-    """Represent a scenario as text, with all defaults of its policies written out."""
+    """Return a text that is equal for scenarios with the same policies and keys."""
     rest = {key: value for key, value in scenario.raw.items() if key != "policy"}
     return repr((rest, _whole(scenario.policies)))
 
@@ -362,7 +359,7 @@ class _Race:
         return self._contributions(self.series[number])
 
     def _contributions(self, series: Replicates) -> tuple[float, ...]:
-        """Metric by replication, weighted by the number of customers behind each mean."""
+        """Return a value per replication; the mean of the values estimates the metric."""
         nothing, weight = {self.metric: math.nan}, weight_of(self.metric) or ""
         values = [outcome.values or nothing for outcome in series.taken]
         figures, counts = ([float(one.get(key, 1.0)) for one in values] for key in (self.metric, weight))

@@ -1,1 +1,1 @@
-"""Step times of language models from measured kernels, and their intervals."""
+"""Step times of language models from measured kernels, and their 90 % intervals."""

@@ -2,7 +2,6 @@
 
 `benchmarks/measured_servers.py --write` writes `engines.json` from measured servers: constants fitted to each engine,
 and bounds that contain the signed errors of nine of ten servers (split conformal), by family of model, GPU and engine.
-
 Reference: NVIDIA, Kernel Times of aiconfigurator-core 0.12.0 (2026), for the surfaces in `surfaces.parquet`.
 """
 
@@ -84,7 +83,7 @@ def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSte
 
 
 def front_end(model: Architecture, peak: Peak, gpus: int, text: str) -> float:
-    """Return the seconds of a request outside of steps, including its lag in output."""
+    """Return the seconds that a server adds to each request outside of its steps."""
     _, figures = engine_of(text)
     step = steps_of(model, peak, gpus, text).seconds_for(0, 1, 1024)
     return float(figures["front_end"] + figures["lag"] * step)
@@ -117,7 +116,7 @@ class Interval:
 
     @property
     def normal(self) -> tuple[float, float]:
-        """Mean and standard deviation of the logarithm of the factor, which is lognormal."""
+        """Mean and standard deviation of log(measured / predicted), which is normal."""
         low, high = math.log(self.low), math.log(self.high)
         return (low + high) / 2, (high - low) / (2 * QUANTILE)
 
@@ -128,8 +127,8 @@ class Interval:
     def updated(self, factor: float, error: float, drift: float, within: float, again: bool) -> "Interval":
         """Return the posterior of the factor, after one run was measured (Bayes).
 
-        factor: its measured logarithm, with the standard error `error`.  The bounds are of another run if `again`.
-        drift: relative standard deviation between runs; `within`: the part of it that this interval includes.
+        factor: the measured log(factor), with standard error `error`; again: the new interval is for another run.
+        drift: standard deviation of the logarithm between runs; within: the part of it in this interval.
         """
         if math.isinf(error):
             return self
@@ -167,7 +166,10 @@ def interval(
 
 
 def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
-    """Return the evidence for a model's steps on GPUs, by engine; else UnknownName."""
+    """Return how well an engine's steps of a model are measured, a row per engine.
+
+    UnknownName if the GPU is not known.  A row is for all numbers of GPUs with equal evidence.
+    """
     peak = device(gpu_name)
     rows = dict[tuple[str, ...], dict[str, Any]]()
     for (name, figures), gpus in product(fitted()["engines"].items(), NODE):

@@ -27,9 +27,9 @@ def installed() -> Path | None:
 def measured(
     gpu: str, engine: str, kernel: str, number_format: str, shape: tuple[int, ...], version: str
 ) -> tuple[list[np.ndarray], np.ndarray] | None:
-    """Return the points at which a kernel was measured, and the seconds; or None.
+    """Return the coordinates at which a kernel was measured, and the seconds.
 
-    The points are given by axis.
+    The coordinates are one array per axis.  None if the tables are not installed, or do not contain the kernel.
     """
     columns = next((names for start, names in SOURCE["tables"].items() if kernel.startswith(start)), None)
     if (data := installed()) is None or columns is None:
@@ -52,7 +52,7 @@ def measured(
 
 @lru_cache(maxsize=4)
 def rows(file: Path) -> Any:
-    """Return the rows of a table that are used, with a column for each axis."""
+    """Return the rows of a kernel table that are supported, with a column per axis."""
     import pandas as pd
 
     frame = pd.read_parquet(file)

@@ -131,7 +131,7 @@ class Divided:
 
 @dataclass
 class Kernels:
-    """Seconds of the kernels of a step, by part of the step."""
+    """Seconds of the kernels of a step: of matrices, of attention, of the last layer."""
 
     layers: int
     tokens: dict[str, np.ndarray] = field(default_factory=dict)  # by `TOKENS`: matrices, experts, sums, norms
@@ -145,7 +145,10 @@ class Kernels:
         self.tokens[part] = self.tokens.get(part, np.zeros(len(TOKENS))) + seconds
 
     def steps(self, constants: Mapping[str, float], family: str) -> KernelSteps:
-        """Return step times: kernel times scaled by the constants of a serving engine."""
+        """Return step times: kernel times scaled by the constants of a serving engine.
+
+        family: family of the model, such as `experts`, for which an engine may have a constant per layer.
+        """
         parts, kernels, moved = self.tokens, constants["kernels"], constants["moved"]
         linear = sum(((moved if part in MOVED else kernels) * parts[part] for part in parts), np.zeros(len(TOKENS)))
         linear = linear + constants["per_token"] * self.layers * TOKENS

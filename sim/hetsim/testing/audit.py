@@ -30,8 +30,6 @@ from hetsim.results.one_run.language import rows_of
 
 @dataclass(frozen=True)
 class Occupation:
-    """One launch as recorded: its devices, and when it occupied them."""
-
     task: int
     mode: Mode
     devices: tuple[Device, ...]

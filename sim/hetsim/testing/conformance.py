@@ -418,7 +418,7 @@ def other_hash_seed(factories: Sequence[Any], systems: Sequence[System] | None =
 
 
 def differing_elsewhere(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[ContractBreach]:
-    """Compare runs under another hash seed, for several factories in one process."""
+    """Compare runs of (factory, systems) pairs with a process of another hash seed."""
     here = fingerprints(jobs)
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     environment = {**os.environ, "PYTHONHASHSEED": seed}

@@ -192,7 +192,6 @@ class _Maker:
         }  # fmt: skip
 
     def graph(self, count: int) -> list[tuple[int, ...]]:
-        """Draw up to two predecessors per task, among the six tasks before it."""
         before = []
         for row in range(count):
             near = np.arange(max(0, row - 6), row)
@@ -201,7 +200,6 @@ class _Maker:
         return before
 
     def data(self, cluster: Cluster, count: int, columns: dict[str, Any]) -> dict[str, Any]:
-        """Draw two shared items and, in a graph, one item per task for its successors."""
         items = [Item("everywhere", ITEM), Item("at home", ITEM, home=int(self.random.integers(len(cluster.nodes))))]
         reads: list[tuple[int, ...]] = [tuple(i for i in (0, 1) if self.random.random() < 0.4) for _ in range(count)]
         writes: list[tuple[int, ...]] = [()] * count

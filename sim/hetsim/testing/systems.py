@@ -64,7 +64,7 @@ def _table(rows: Sequence[Sequence[float]]) -> np.ndarray:
 
 
 def node(**parts: Any) -> NodeSpec:
-    """Return a spec of equal nodes whose cores can run `cpu_mode`."""
+    """Return the spec of nodes with the type of cores that `cpu_mode` uses."""
     return NodeSpec(cpu_type=CPU, **parts)
 
 

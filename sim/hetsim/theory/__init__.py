@@ -4,9 +4,9 @@
     theory.servers_for_wait(13.7, 1.0, longest=0.2)          # how many GPUs for a mean wait of 0.2 s
     theory.tandem(5, [(0.1, 4, "CPU"), (0.02, 1, "PCIe"), (0.15, 1, "GPU")]).response_mean
 
-Rates are per second, means in seconds.  Names of figures are those of the simulator's metrics, and mean the same.
-"Exact, means only" states that a model is exact but gives no distributions.  A function raises UsageError for a system
-without a steady state.  An approximation has the `error` of its mean wait above 0; the error of exact models is 0.
+Rates are per second, means in seconds.  Figures have the names and meanings of the simulator's metrics. "Exact, means
+only" states that a model is exact but gives no distributions.  A function raises UsageError for a system without a
+steady state.  `error` is the maximum relative error of an approximation's mean wait; 0 for exact models.
 
 Names are loaded when they are first used; this package does not know scenarios (see `hetsim.queueing.matching`).
 """

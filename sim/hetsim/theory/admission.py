@@ -20,14 +20,11 @@ ROUNDING = 1e-9
 
 
 class Stream(NamedTuple):
-    """A class of customers with Poisson arrivals and exponential service.
-
-    `reserved`: number of servers that must remain free when a customer of this class starts.
-    """
+    """A class of customers with Poisson arrivals and exponential service."""
 
     rate: float
     service_mean: float
-    reserved: int = 0
+    reserved: int = 0  # number of servers that must remain free when a customer of this class starts
 
 
 @dataclass(frozen=True)
@@ -43,11 +40,11 @@ class Losses:
 def trunk_reservation(servers: int, classes: Sequence[Stream | tuple]) -> Losses:
     """Trunk reservation: an arrival is lost if it would leave too few servers free.
 
-    An arrival is admitted if more servers are free than its class must leave free.  If all classes have one mean
-    service, the number of busy servers is a birth-death chain; otherwise the chain of the numbers of customers by class
-    is solved directly (up to 30,000 states; there is no product form).  Exact for exponential service; without
+    An arrival is admitted if more servers are free than its class reserves (`Stream.reserved`).  If all classes have
+    one mean service, the number of busy servers is a birth-death chain; otherwise the chain of the numbers of customers
+    by class is solved directly (up to 30,000 states; there is no product form).  Exact for exponential service; without
     reservation it is Erlang's B, for any distribution of service.
-    Reference: Miller, A Queueing Reward System with Several Customer Classes (1969), where such limits are optimal;
+    Reference: Miller, A Queueing Reward System with Several Customer Classes (1969), which proves such limits optimal;
     Roberts, Teletraffic Models for the Telecom 1 Integrated Services Network (1983).
     """
     whole_number(1, servers=servers)
@@ -103,7 +100,7 @@ def kaufman_roberts(servers: int, classes: Sequence[tuple[float, float, int]]) -
 
 
 def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
-    """Return the distribution of busy servers, from the chain of numbers by class."""
+    """Return probabilities of 0 to `servers` busy servers, for unequal service means."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.linalg import spsolve
 
@@ -179,7 +176,6 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
     throughput = rate * accepted
 
     def between(t: float) -> float:
-        """Return ∫_t^limit λ exp(-slope y) dy as a product, which avoids cancellation."""
         return math.exp(-slope * t) * mass(limit - t)
 
     def wait_above(t: float) -> float:
@@ -203,10 +199,9 @@ def token_bucket(rate: float, refill: float, depth: float) -> float:
     """Return the share of Poisson arrivals that a token bucket rejects.
 
     A rejected arrival finds less than one token in a bucket of `depth` that is filled at `refill` tokens per second.
-
-    The number of missing tokens is the workload V of an M/D/1 with service 1 / refill that rejects jumps above
-    `depth`.  With G(x) = P(V ≤ x) / P(V = 0) of that queue, x in tokens, the loss is 1 - G / (1 + ρ G) at
-    x = depth - 1, ρ = rate / refill.  For a whole depth b this is the loss of M/D/1/b.  Exact for any load, depth ≥ 1.
+    The number of missing tokens is the workload V of an M/D/1 with service 1 / refill that rejects jumps above `depth`.
+    Let G(x) be P(V ≤ x) / P(V = 0) of the same M/D/1 without rejections, x in tokens.  The loss is 1 - G / (1 + ρ G) at
+    x = depth - 1, with ρ = rate / refill.  For a whole b = depth: the loss of M/D/1/b.  Exact, any load, depth ≥ 1.
     Reference: Berger, Performance Analysis of a Rate-Control Throttle where Tokens and Jobs Queue (1991); Takács, The
     Time Dependence of a Single-Server Queue with Poisson Input and General Service Times (1962), for G.
     """

@@ -19,9 +19,8 @@ def each(model: Callable[..., Any], *arguments: Any, **named: Any) -> dict[str, 
         theory.each(theory.mmc, np.linspace(1, 13, 100), 1.0, servers=16)["wait_mean"]
 
     Numeric arguments of the model may be arrays; other arguments, such as matrices, are the same for all elements.
-
-    Returns: an array of the broadcast shape for each figure, NaN where the model does not give it.
-    Raises: UsageError: the arrays do not fit, or the model refuses one of their values.
+    Returns: an array of the broadcast shape for each figure; NaN where the model does not know the figure.
+    Raises: UsageError: the arrays cannot be broadcast, or the model rejects one of their values.
     """
     bound = inspect.signature(model).bind(*arguments, **named)
     numbers = {name for name, one in bound.signature.parameters.items() if one.annotation in NUMBERS}

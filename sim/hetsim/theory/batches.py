@@ -37,11 +37,11 @@ def bulk_service(rate: float, service_mean: float, max_batch: int) -> BatchPredi
     """M/M^[b]/1: the server takes up to b waiting customers at a time.
 
     b is `max_batch`; the service of a batch is exponential, independent of its size; later arrivals wait for its end.
-    With r the root in (0, 1) of μ r^(b+1) - (λ + μ) r + λ = 0, k customers wait behind a busy server with probability A
-    r^k (A is constant), and P(W > t) = A / (1 - r) exp(-μ (1 - r^b) t).  Exact.
+    With r the root in (0, 1) of μ r^(b+1) - (λ + μ) r + λ = 0, the probability that the server is busy and k customers
+    wait is A r^k (A is constant), and P(W > t) = A / (1 - r) exp(-μ (1 - r^b) t).  Exact.
     Reference: Bailey, On Queueing Processes with Bulk Service (1954); Neuts, A General Class of Bulk Queues with
-    Poisson Input (1967), with minimum 1; Medhi, Waiting Time Distribution in a Poisson Queue with a General Bulk
-    Service Rule (1975).
+    Poisson Input (1967), here with a minimum batch of 1; Medhi, Waiting Time Distribution in a Poisson Queue with a
+    General Bulk Service Rule (1975).
     """
     from scipy.optimize import brentq
 
@@ -217,9 +217,8 @@ def inoue_bounds(rate: float, per_item: float, fixed: float) -> BatchBounds:
     """Bound the mean response of greedy batches of any size, in closed form.
 
     E[T] is a decreasing function of the mean batch E[B] alone; E[B] ≥ max(1, λ τ / (1 - λα)) gives Inoue's upper bound
-    min(φ_0, φ_1), where α is `per_item` and τ is `fixed`: φ_1 = 3τ / (2 (1 - λα)) + α (λα + 2) / (2 (1 - λ²α²)).  As
-    the probability of no arrival during a service is at most exp(-λ (α + τ)), E[B] ≤ (λτ + exp(-λ (α + τ))) / (1 - λα),
-    which gives the lower bound.
+    min(φ_0, φ_1), where α is `per_item` and τ is `fixed`: φ_1 = 3τ / (2 (1 - λα)) + α (λα + 2) / (2 (1 - λ²α²)).  Lower
+    bound: P(no arrival during a service) ≤ exp(-λ (α + τ)), so E[B] ≤ (λτ + exp(-λ (α + τ))) / (1 - λα).
     Reference (upper bound): Inoue, Queueing Analysis of GPU-Based Inference Servers with Dynamic Batching (2021).
     """
     positive(rate=rate)

@@ -18,9 +18,9 @@ MAX_RETRYING = 200_000  # calls between tries × servers up to which a chain is 
 class Saturation(NamedTuple):
     """Completion rate of gangs in a queue that is never empty.
 
-    throughput   completions per second, in all; `by_class` by class
+    throughput   completions per second of all classes together; `by_class`: of each class
     load         rate of arrivals / `throughput`; a queue in front of the servers is stable if it is below 1
-    utilization  share of the servers that is busy; the rest is free and too small for the next gang
+    utilization  share of the servers that is busy; the free servers are too few for the next gang
     """
 
     throughput: float
@@ -51,7 +51,7 @@ def multiserver_jobs(servers: int, classes: Sequence[tuple[float, float, int]]) 
     shares = rates / rates.sum()
 
     def started(running: tuple[int, ...], head: int) -> dict[tuple[tuple[int, ...], int], float]:
-        """Start gangs until one does not fit; return the end states with probabilities."""
+        """Start gangs, first of class `head`, until one does not fit; return P(end state)."""
         ends: dict[tuple[tuple[int, ...], int], float] = {}
         open_states = {(running, head): 1.0}
         while open_states:
@@ -94,12 +94,11 @@ def retrials(
     retry_mean      mean seconds between two tries of a waiting call, exponential
     patience_mean   mean seconds that a try waits for a server, exponential; 0: there is no queue
 
-    No call reneges for good.  `wait_mean` counts from the first try, `delayed` is the share of first tries that find no
-    server free, `queue_length_mean` the number of calls between tries.  For one server without a queue E[W] = ρ (E[S] +
-    retry mean) / (1 - ρ); otherwise a chain is solved, whose level is the number of calls between tries; it is cut at a
-    level with a probability below 1e-15.  With a queue (M/M/c+M with retrials) `queue_length_mean` and
-    `jobs_in_system_mean` count the tries that wait or are served, and `loss` is the share of tries that end waiting.
-    Exact, means only.
+    Each call retries until it is served.  `wait_mean` counts from the first try; `delayed` is the share of first tries
+    that find no server free.  Without a queue, `queue_length_mean` is the number of calls between tries.  With a queue
+    (M/M/c+M with retrials), calls between tries count neither as waiting nor as in the system, and `loss` is the share
+    of tries that end unserved.  For one server without a queue E[W] = ρ (E[S] + retry_mean) / (1 - ρ).  Otherwise a
+    chain is solved, whose levels are numbers of calls between tries (cut below 1e-15).  Exact, means only.
     Raises: UsageError: no steady state, or too many calls between tries.
     Reference: Falin and Templeton, Retrial Queues (1997).
     """
@@ -130,8 +129,8 @@ def retries_in_vain(
 ) -> float:
     """Share of calls of `retrials` whose first try and `times` retries all fail.
 
-    The chain describes the other calls; the call considered retries after exponential times.  With a queue the waits of
-    this call's own tries are ignored, which makes consecutive tries more similar than in the real system.
+    The other calls are in the steady state of `retrials`; one further call retries after exponential times.  With a
+    queue, the time that this call waits in a try is ignored: its tries find queues more alike than in reality.
     """
     from scipy.sparse import diags, eye, kron
     from scipy.sparse.linalg import splu

@@ -23,11 +23,10 @@ def mg1_breakdowns(
 ) -> Prediction:
     """M/G/1 with a server that fails; a failure loses the work of the current service.
 
-    service   its phases, or seconds if constant; after a failure a customer restarts the same service
-    First come, first served.  `wait_mean` ends at the first start; `utilization` includes the lost work.
+    service   phases of the service time, or seconds if constant; after a failure a customer restarts the same service
+    First come, first served.  `wait_mean` counts until the first start; `utilization` includes the lost work.
     From the first two moments of the completion time C (failures and repairs included), the repair time R, and ξ = 1 /
     uptime: E[T] = E[C] + λ E[C²] / (2 (1 - λ E[C])) + ξ E[R²] / (2 (1 + ξ E[R])).  Exact, means only.
-
     Raises: UsageError: no steady state, or services so long that E[C²] is infinite.
     """
     positive(rate=rate)
@@ -47,9 +46,8 @@ def mg1_breakdowns(
 def completion(
     service: PhaseType | float, uptime_mean: float, repair_mean: float, repair_scv: float = 1.0
 ) -> tuple[float, float]:
-    """First two moments of a completion time: from a service's start to its end.
+    """First two moments of a service's time from start to end, with failures, repairs.
 
-    Failures and repairs are included.
     Raises: UsageError: services so long that the second moment is infinite.
     """
     positive(uptime_mean=uptime_mean, repair_mean=repair_mean)
@@ -71,10 +69,7 @@ def completion(
 
 
 def varies_finitely(service: PhaseType | float, uptime_mean: float) -> bool:
-    """Return True if the variance of the waits is finite.
-
-    The condition is a finite third moment of the completion time (service and repairs).
-    """
+    """Return True if waits have a finite variance: finite third moments of completion."""
     return not isinstance(service, PhaseType) or 3 / uptime_mean < _slowest(service)
 
 
@@ -86,8 +81,8 @@ def _slowest(service: PhaseType) -> float:
 def _divided(service: PhaseType | float, points: list[float]) -> float:
     """Return the mean, over the service time s, of a divided difference of exp(θs).
 
-    `points`: the values of θ; for θ = 0 and ξ the difference is (exp(ξs) - 1) / ξ.  Resolvents, or Opitz's matrix,
-    avoid cancellation.
+    `points`: the values of θ; for the points 0 and ξ, the divided difference is (exp(ξs) - 1) / ξ.  To avoid
+    cancellation it is computed by linear systems (phases) or by a matrix exponential (constant service; Opitz).
     """
     from scipy.linalg import expm
 
@@ -106,7 +101,6 @@ def mmc_breakdowns(
 
     Repairs are exponential and in parallel.  `wait_mean` is the response minus the service, interruptions included.
     Exact, means only; the state of a level is the number of servers that are up.
-
     Raises: UsageError: no steady state.
     """
     positive(rate=rate, service_mean=service_mean, uptime_mean=uptime_mean, repair_mean=repair_mean)
@@ -145,15 +139,14 @@ def mg1_setup(
 def mphc_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType | float) -> Prediction:
     """M/PH/c with servers that sleep when idle, and need a set-up to wake.
 
-    setup   its phases, or seconds if constant
+    setup   phases of the set-up time, or seconds if it is constant
 
-    An arrival that finds a server asleep wakes it, and remains assigned to it even if another server becomes free
+    An arrival that finds a server asleep wakes this server and waits for it, even if another server becomes free
     earlier; so no set-up is aborted.  If no server is asleep the arrival waits for the first free server, without a
-    set-up.  First come, first served; the set-up counts as waiting.  Exact for phases, means only: the model is an
-    M/PH/c in which a service begins with the set-up, unless the customer waited for a server.  For a constant set-up,
-    results with 1, 2, ... equal stages are extrapolated by a polynomial in 1 / stages; `error` is the sum of the last
-    two changes, relative to the wait.
-
+    set-up.  First come, first served; the set-up counts as waiting.
+    The model is an M/PH/c in which a service begins with the set-up, unless the customer waited for a busy
+    server.  Exact if the set-up has phases, means only.  A constant set-up is replaced by 1, 2, ... equal stages, and
+    the results are extrapolated by a polynomial in 1 / stages; `error`: sum of the last two changes / wait.
     Raises: UsageError: no steady state, or too many states.
     Reference: Welch, On a Generalized M/G/1 Queuing Process in Which the First Customer of Each Busy Period Receives
     Exceptional Service (1964), for one server; here the chain is solved.
@@ -197,5 +190,5 @@ def _wait_with_constant_setup(rate: float, service: PhaseType, servers: int, set
 
 
 def quick_setup(service: PhaseType, servers: int, stages: int = 2) -> bool:
-    """Return True if `mphc_setup` with these stages takes at most about a second."""
+    """Return True if `mphc_setup` with `stages` phases takes at most about a second."""
     return is_quick(math.comb(servers + stages + len(service.start) - 1, servers), servers)

@@ -54,9 +54,10 @@ def servers_for_delay(load: float, most: float) -> int:
 
 
 def servers_for_wait(rate: float, service_mean: float, longest: float, share: float | None = None) -> int:
-    """Return the minimum number of servers for an M/M/c mean wait up to `longest`.
+    """Return the minimum number of servers of an M/M/c with sufficiently short waits.
 
-    With `share`, at least that share of the arrivals waits no longer than `longest`, which may then be 0.
+    Without `share`, the mean wait must be at most `longest` seconds.  With `share`, at least this share of the arrivals
+    must wait at most `longest` seconds (0: must start at once).
     """
     positive(rate=rate, service_mean=service_mean)
     load = rate * service_mean
@@ -108,7 +109,7 @@ def load_for_delay(servers: int, most: float) -> float:
 
 
 def _root(quick: Callable[[float], float], high: float, exact: Callable[[float], float]) -> float:
-    """Find the root of an increasing function by its fast form, then its exact form."""
+    """Return the root, found with a fast form of a function, corrected with `exact`."""
     from scipy.optimize import brentq
 
     near = float(brentq(quick, high * 1e-12, high, xtol=1e-14 * high, rtol=1e-14, maxiter=300))
@@ -143,7 +144,7 @@ class Staffing:
     servers        ⌈a + β √a⌉, with a the load λ E[S]
     safety         β
     delayed        exact share delayed with this number of servers (Erlang C)
-    delayed_limit  share delayed in the limit, which is the requested share
+    delayed_limit  share delayed in the limit of many servers: the requested share
     exact_servers  the exact minimum number of servers with at most the requested share
     """
 

@@ -31,7 +31,7 @@ def md1(rate: float, service_mean: float) -> Prediction:
 
     Exact, distributions included.  P(W ≤ t) is computed by Franx's formula, a sum of positive terms over the
     distribution of the queue's length: Erlang's own (1909) alternates in sign and loses all its digits from about t =
-    25 E[S] on.  For large t, where 1 - P(W ≤ t) would lose its digits as well, P(W > t) is its leading exponential.
+    25 E[S] on.  For large t, where 1 - P(W ≤ t) would lose digits as well, P(W > t) is its leading exponential.
     Reference: Erlang, The Theory of Probabilities and Telephone Conversations (1909); Franx, A Simple Solution for the
     M/D/c Waiting Time Distribution (2001); Cramér, On the Mathematical Theory of Risk (1930), for the exponential.
     """
@@ -59,8 +59,7 @@ def mdc(rate: float, service_mean: float, servers: int) -> Prediction:
 
     Exact, means only.  Each server serves every c-th customer, like a single server with Erlang-c gaps.  With A_k the
     sum of kc gaps of the arrivals, Spitzer's identity gives E[W] = Σ_k E[(kD - A_k)^+] / k and P(W = 0) = exp(-Σ_k
-    P(A_k < kD) / k).  Near a load of 1 these sums are long, so the roots of z^c = exp(a (z - 1)) in the unit circle are
-    used instead.
+    P(A_k < kD) / k).  Near a load of 1 (long sums), roots of z^c = exp(a (z - 1)) in the unit circle are used.
     Reference: Crommelin, Delay Probability Formulae when the Holding Times are Constant (1932); Spitzer, A
     Combinatorial Lemma and Its Application to Probability Theory (1956).
     """
@@ -106,9 +105,9 @@ def _by_roots(load: float, servers: int) -> tuple[float, float]:
 class _LeadingExponential(NamedTuple):
     """P(V > x) ≈ factor exp(-decay x) of the workload V of M/D/1.
 
-    V is in service times; the form is exact to rounding beyond `alone_from`.
-    The transform of P(V > x) has a pole at -z for every root z ≠ 0 of z = ρ (exp(z) - 1), which are z = -ρ - W_k(-ρ
-    exp(-ρ)) with Lambert's function W; `decay` is the real root, and the next pair determines `alone_from`.
+    V is in service times; for x above `alone_from`, the error is below rounding.  The transform of P(V > x) has a pole
+    at -z for every root z ≠ 0 of z = ρ (exp(z) - 1), which are z = -ρ - W_k(-ρ exp(-ρ)) with Lambert's function
+    W.  `decay` is the real root; the next two roots (a complex pair) give `alone_from`.
     """
 
     factor: float
@@ -117,7 +116,6 @@ class _LeadingExponential(NamedTuple):
 
     @classmethod
     def at_load(cls, load: float) -> "_LeadingExponential | None":
-        """Return the tail at a load, or None at small loads where it is below rounding."""
         from scipy.optimize import brentq
         from scipy.special import lambertw
 
@@ -137,7 +135,7 @@ class ConstantJumps:
     """G(x) = P(V ≤ x) / P(V = 0) of the workload V of M/D/1, in service times.
 
     G(x) = Σ_k (-ρ(x-k))^k / k! exp(ρ(x-k)).
-    For a load of 1 and more, where V has no steady state, workloads that remain below a limit follow G.
+    For a load of 1 and more V has no steady state, but G is used for a workload with a limit (`token_bucket`).
     """
 
     ENDLESS = 1e280  # values above this count as infinite
@@ -169,7 +167,6 @@ class ConstantJumps:
             self.sums.append(min(self.sums[-1] + weights[-1], self.ENDLESS))
 
     def below(self, x: float) -> float:
-        """Return G(x)."""
         if x < 0:
             return 0.0
         if x < 1:
@@ -265,12 +262,12 @@ def allen_cunneen(
 
 
 def _error_of_mgc(load: float, servers: int, scv: float, third: float) -> float:
-    """Return the maximum relative error of Allen and Cunneen's mean wait for M/G/c.
+    """Return the maximum relative error of `allen_cunneen` for M/G/c, of either sign.
 
-    The error may have either sign; `load` is per server.  The formula is too low by at most 1.2 times what Cosmetatos
-    adds for constant service.  It is too high by at most the scv and, where the third moment is known, by a bound
-    fitted to services of two constant values, which Gupta and Osogami conjecture to be the extreme ones; `spread` is
-    the scv of the remaining time of a service.  Measured for up to 32 servers (docs/theory.md).
+    load: per server.  For constant service, Cosmetatos gives a correction that raises the formula; the formula is too
+    low by at most 1.2 times this correction.  It is too high by at most the scv.  If the third moment is known, another
+    bound applies, fitted to services with two possible values, which Gupta and Osogami conjecture to be the extreme
+    ones.  Measured for up to 32 servers (docs/theory.md).
     Reference: Cosmetatos, Some Approximate Equilibrium Results for the Multi-Server Queue (M/G/r) (1976); Gupta and
     Osogami, On Markov-Krein Characterization of the Mean Waiting Time in M/G/K (2011).
     """

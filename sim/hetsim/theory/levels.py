@@ -4,7 +4,6 @@ A level is a number of customers in the system; at each level the chain has a st
 least as many customers as servers have the same rates (a quasi-birth-and-death process), and the stationary
 distribution is matrix-geometric:  π(n + 1) = π(n) R.  R is computed by logarithmic reduction: ten steps are as accurate
 as 1,000 steps of the plain iteration.
-
 Reference: Neuts, Matrix-Geometric Solutions in Stochastic Models (1981); Latouche and Ramaswami, A Logarithmic
 Reduction Algorithm for Quasi-Birth-Death Processes (1993).
 """
@@ -83,10 +82,9 @@ def phase_type(start: Sequence[float], onward: Sequence[Sequence[float]], ends: 
 def mphc(rate: float, service: PhaseType, servers: int) -> Prediction:
     """M/PH/c, first come first served: Poisson arrivals, phase-type service.
 
-    Exact; the state of a level is the number of servers in each phase, C(c + m - 1, m - 1) states for m phases, at most
-    1,000.  Distributions are available up to 120 states: all waits have P(W > t) = π(c) exp(Mt) (I - R)^-1 1 with M = λ
-    (I - R^-1), since at each instant of a wait the customers ahead are matrix-geometric, too.
-
+    Exact; a state of a level is the numbers of servers in each phase: C(c + m - 1, m - 1) states for m phases, at most
+    1,000.  With up to 120 states distributions are available, too: P(W > t) = π(c) exp(Mt) (I - R)^-1 1 with M = λ
+    (I - R^-1), because at each instant of a wait the number of customers ahead is matrix-geometric.
     Raises: UsageError: no steady state, or too many states.
     """
     positive(rate=rate)
@@ -105,7 +103,6 @@ def mmpp_mc(
     arrive while the rate is high.
     Exact, distributions included: P(W > t) = π(c) (I - R)^-1 exp(-cμ (I - R) t) a, where a contains the arrival rate of
     each state divided by the mean rate.
-
     Raises: UsageError: no steady state, or a chain that is not irreducible.
     Reference: Fischer and Meier-Hellstern, The Markov-modulated Poisson Process (MMPP) Cookbook (1993).
     """
@@ -128,11 +125,11 @@ def map_phc(
     switching   transition rates from state i to j without an arrival; the diagonal is ignored
     arriving    transition rates from state i to j with an arrival, including j = i
 
-    First come, first served.  Independent gaps of a phase-type distribution are `switching=gaps.onward,
-    arriving=outer(gaps.ends, gaps.start)`. Figures are averages over customers: `delayed` is the share of arrivals.
+    For independent gaps between arrivals with the distribution `gaps` (a `PhaseType`), use `switching=gaps.onward,
+    arriving=outer(gaps.ends, gaps.start)`.
+    First come, first served.  Figures are averages over customers: `delayed` is the share of arrivals.
     Exact; means only, unless service is exponential.  A state of a level is a state of the arrivals with the number of
     servers in each phase; there are at most 1,000 states.
-
     Raises: UsageError: no steady state, too many states, or a chain that is not irreducible.
     Reference: Lucantoni, New Results on the Single Server Queue with a Batch Markovian Arrival Process (1991).
     """
@@ -166,7 +163,7 @@ def _map_phc(name: str, switch: Floats, arrive: Floats, service: PhaseType, serv
 def _map_levels(
     name: str, switch: Floats, arrive: Floats, service: PhaseType, servers: int, waited: Floats | None = None
 ) -> tuple[list, Level]:
-    """Return the levels up to all servers busy, and the one level that repeats above.
+    """Return the levels of 0 to `servers` customers, and the level of larger numbers.
 
     `waited`: probabilities of the first phase for customers that had to wait, if they differ from `service.start`.
     """
@@ -197,7 +194,6 @@ def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Predictio
     kinds   mean service and number of servers of each kind, in order of preference, for example fastest first
 
     First come, first served; a customer remains on its server.  Exact; a state is the numbers of busy servers by kind.
-
     Raises: UsageError: no steady state, or too many states.
     Reference: Gumbel, Waiting Lines with Heterogeneous Servers (1960); Singh, Two-Server Markovian Queues with
     Balking: Heterogeneous vs. Homogeneous Servers (1970).
@@ -240,10 +236,12 @@ def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Predictio
 
 
 def two_priorities(classes: Sequence[Sequence[float]], servers: int, preemptive: bool) -> list[float]:
-    """Return mean waits of two classes, (rate, mean service) each, the higher first.
+    """Return the mean waits of two priority classes with exponential service.
 
-    Services are exponential.  A level is the number of lower-class customers in the system, or, without preemption, the
-    number of these that wait.  The queue of the higher class is cut off at a length with a probability below 1e-14.
+    classes: (arrival rate, mean service) of the higher class, then of the lower class.
+
+    A level is the number of lower-class customers in the system, or, without preemption, the number of these that wait.
+    The queue of the higher class is cut off at a length with a probability below 1e-14.
     """
     longest, edge = _longest(classes[0], servers), 1.0
     while edge > 1e-14:
@@ -264,7 +262,7 @@ def are_quick(classes: Sequence[Sequence[float]], servers: int, preemptive: bool
 
 
 def _preempting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
-    """Return both mean waits, and P(`longest` higher-class customers in the system)."""
+    """Return both mean waits, and P(`longest` customers of the higher class present)."""
     (high, first), (low, second) = (one[:2] for one in classes)
     number = np.arange(longest + 1)
     within = np.diag(np.full(longest, high), 1) + np.diag(np.minimum(number[1:], servers) / first, -1)
@@ -276,7 +274,7 @@ def _preempting(classes: Sequence[Sequence[float]], servers: int, longest: int) 
 
 
 def _waiting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
-    """Return the waits of both classes, and P(`longest` of the higher class wait)."""
+    """Return both mean waits, and P(`longest` customers of the higher class wait)."""
     (high, first), (low, second) = (one[:2] for one in classes)
     full = {(busy, line): n for n, (busy, line) in enumerate(product(range(servers + 1), range(longest + 1)))}
     idle = {(i, j): len(full) + n for n, (i, j) in enumerate(
@@ -321,9 +319,11 @@ def is_quick(states: int, servers: int) -> bool:
 
 
 def modulation(rates: Sequence[float], switching: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return the scv that a modulated rate adds to gaps, and the relaxation time.
+    """Return the rise of the gaps' scv by modulated arrivals, and a relaxation time.
 
-    The first value is the long-run index of dispersion of counts, minus 1; the second is the longest relaxation time.
+    rates: arrival rate in each state; switching: rates from state to state.
+
+    The rise is the long-run index of dispersion of counts, minus 1; the time is the longest relaxation time.
     """
     arrive, switch = np.array(rates, dtype=float), np.array(switching, dtype=float)
     shares, generator = stationary(switch), _generator(switch, np.zeros(len(switch)))
@@ -349,7 +349,11 @@ def _occupancies(busy: int, phases: int) -> Floats:
 
 
 def _moves(states: Floats, to: Floats, rates: Floats) -> Floats:
-    """Rates between states: from phase i to j at `rates[i, j]`; last index: idle."""
+    """Return rates from the states of one level (rows) to those of another (columns).
+
+    A state is the number of servers in each phase.  A server moves from phase i to j at `rates[i, j]`; the last index
+    of `rates` stands for an idle server.
+    """
     flows, phases = np.zeros((len(states), len(to))), states.shape[1]
     place = {tuple(state): number for number, state in enumerate(to.tolist())}
     one, busy = np.eye(phases + 1, phases, dtype=int), np.hstack([states, np.ones((len(states), 1), dtype=int)])
@@ -361,9 +365,9 @@ def _moves(states: Floats, to: Floats, rates: Floats) -> Floats:
 
 
 def _solved(levels: list[Level], alike: Level) -> tuple[list[Floats], Floats]:
-    """Return π of each of `levels`, and R of the levels above, which equal `alike`.
+    """Return π of each of `levels`, and the matrix R of all levels above.
 
-    The `down` of `alike` leads to the next level below.
+    alike: transition rates that are the same for all levels above; its `down` leads to the next level below.
     In `levels`, π(n + 1) = π(n) R(n), with R(n) computed downward; π(0) is that of the chain censored to level 0.
     """
     powers = alike.up @ np.linalg.inv(-_generator(alike.within, alike.up.sum(axis=1) + alike.down.sum(axis=1))

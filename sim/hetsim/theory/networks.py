@@ -36,7 +36,7 @@ class Network:
     response_above: Tail | None = field(default=None, repr=False, compare=False)
 
     def response_tail(self, seconds: float) -> float:
-        """Return P(response > seconds), if it is exact: for tandems of single servers."""
+        """Return P(response > seconds); UsageError unless a tandem of single servers."""
         return _at(self._tail(), seconds)
 
     def response_percentile(self, share: float) -> float:
@@ -125,7 +125,7 @@ def _sum_above(rates: list[float]) -> Tail:
 
 
 class ClosedLoops(NamedTuple):
-    """Steady state of closed loops at one station: figures by class, and per server."""
+    """Closed loops at one station: values by class, and the utilization of a server."""
 
     throughput: tuple[float, ...]
     response_mean: tuple[float, ...]

@@ -59,9 +59,10 @@ def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresh
 
 
 def _social(load: float, ratio: float, most: int) -> int:
-    """Return the last threshold n that raises the welfare of all customers together.
+    """Return the threshold n that maximizes the welfare of all customers together.
 
-    The condition (n (1 - ρ) - ρ (1 - ρ^n)) / (1 - ρ)² ≤ Rμ/C is used, as the welfare is too flat near its maximum.
+    It is the last n up to `most` with (n (1 - ρ) - ρ (1 - ρ^n)) / (1 - ρ)² ≤ `ratio` = Rμ/C.  The welfare itself is too
+    flat near its maximum to be searched.
     """
     power = inner = needed = 1.0
     for n in range(1, most):
@@ -74,9 +75,9 @@ def _social(load: float, ratio: float, most: int) -> int:
 
 
 def _revenue(load: float, ratio: float, most: int) -> int:
-    """Return the last threshold n that earns more revenue than n - 1.
+    """Return the threshold n that earns the most revenue.
 
-    The condition is n + (1 - ρ^(n-1)) (1 - ρ^(n+1)) / (ρ^(n-1) (1 - ρ)²) ≤ Rμ/C.
+    It is the last n up to `most` with n + (1 - ρ^(n-1)) (1 - ρ^(n+1)) / (ρ^(n-1) (1 - ρ)²) ≤ `ratio` = Rμ/C.
     """
     below = 0.0
     power, above = load, 1 + load

@@ -101,10 +101,10 @@ def mmck(rate: float, service_mean: float, servers: int, room: int) -> Predictio
 def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mean: float) -> Prediction:
     """M/M/c + M (Erlang A): waiting customers renege after exponential patience.
 
-    The mean patience is 1 / θ.  Any load.
-    A birth-death chain with an additional death rate of θ per waiting customer.  `loss` is the share that reneges;
-    `wait_mean` is that of the customers served: a customer at position j + 1 is served with probability cμ / (cμ + (j +
-    1) θ).  Independently of that, its wait lasts Σ_{i ≤ j + 1} 1 / (cμ + iθ) on average.  Exact, means only.
+    The mean patience is 1 / θ.  Any load.  A birth-death chain with an additional death rate of θ per waiting
+    customer.  `loss` is the share that reneges; `wait_mean` is that of the customers served.  A customer that arrives
+    behind j waiting ones is served with probability cμ / (cμ + (j + 1) θ); whether it is served or not, it waits Σ_{i ≤
+    j + 1} 1 / (cμ + iθ) on average.  Exact, means only.
     Reference: Palm, Research on Telephone Traffic Carried by Full Availability Groups (1957); Garnett, Mandelbaum and
     Reiman, Designing a Call Center with Impatient Customers (2002).
     """
@@ -137,9 +137,9 @@ def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mea
     )
 
 
-def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
-    """Return a queue length with a negligible weight, 1e-18 of the likeliest length."""
-    center = max(0.0, (rate - capacity) / leaving)
+def _longest_queue(rate: float, service_rate: float, renege_rate: float) -> int:
+    """Return a queue length that is 1e-18 times as likely as the likeliest length."""
+    center = max(0.0, (rate - service_rate) / renege_rate)
     if center > MAX_STATES:
         raise UsageError(
             f"about {center:.3g} customers wait before they renege, too many to compute; "
@@ -148,7 +148,7 @@ def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
     length = int(center) + 16
     while True:
         numbers = np.arange(int(center) + 1, length + 1)
-        weight = float(np.log(rate / (capacity + numbers * leaving)).sum())
+        weight = float(np.log(rate / (service_rate + numbers * renege_rate)).sum())
         if weight < -42:
             return length
         length = int(center) + 2 * (length - int(center))

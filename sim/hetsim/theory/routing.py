@@ -118,14 +118,13 @@ def power_of_choices(rate: float, service_mean: float, servers: int, choices: in
     """Power of d choices: a task joins the shortest of d queues drawn at random.
 
     rate      arrivals at all servers together
-    choices   number of distinct queues that are compared: 1 or 2, or with up to three servers all (join the shortest)
+    choices   number of distinct queues that are compared: 1 or 2; with three servers also 3 (join the shortest)
 
     Poisson arrivals, exponential services, one server per queue, first come first served.  Exact for up to three
-    servers, by solving the chain, and for one choice.  For more servers an approximation: the fixed point of infinitely
-    many servers with its first correction in 1 / n, and with corrections in 1 / n² and 1 / n³ that make two and three
-    servers exact.
-    It was within 1 % of chains and simulations of 4 to 50 servers at loads up to 0.95, and `error` is 2 %; at higher
-    loads the error is unknown.  The fixed point alone is 30 % too low with 4 servers at a load of 0.9.  Means only.
+    servers, by solving the chain, and for one choice.  For more servers it is an approximation: the fixed point of
+    infinitely many servers with its first correction in 1 / n, and with corrections in 1 / n² and 1 / n³ that make two
+    and three servers exact.  It was within 1 % of chains and simulations of 4 to 50 servers at loads up to 0.95, and
+    `error` is 2 %; at higher loads the error is unknown.  Means only.
     Raises: UsageError: no steady state, more choices than servers, or more than 2 choices with more than three servers;
     a load below 0.001, at which hardly any task waits.
     Reference: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001); Gast and Van Houdt, A Refined
@@ -158,8 +157,7 @@ def _in_a_line(load: float, servers: int, choices: int, cut: float) -> float:
     """Return the mean number in a queue, by the chain of all sorted queue lengths.
 
     A level is the length of the shortest queue; its states are the excess lengths of the other queues, truncated where
-    the probability is below `cut`.  If not all queues are compared, the longest is never joined, and soon has nearly
-    the length of the next one.
+    the probability is below `cut`.  If not all queues are compared, the longest is never joined and nears the next one.
     """
     def reach(state: tuple[int, ...]) -> float:
         return (3 * state[0] - state[1]) / 2 if choices < servers else state[0]

@@ -2,7 +2,7 @@
 
 Sizes are given by their density, a function of an array of seconds or anything with a `pdf`, such as a law of
 scipy.stats.  The density is 0 outside its support; `edges` are points where it is not smooth; `at` are sizes whose mean
-response is requested.  All models are exact for sizes with a density, means only. m_k(x) is E[S^k; S ≤ x] and ρ(x) = λ
+response is requested.  All models are exact for sizes with a density, means only.  m_k(x) is E[S^k; S ≤ x], ρ(x) = λ
 m_1(x).
 """
 
@@ -97,7 +97,7 @@ def las(
 
 
 class _Sizes:
-    """Sizes at Gauss nodes of panels, which are halved until three moments are exact."""
+    """Integrals over a density of sizes, on panels halved until the moments are exact."""
 
     def __init__(self, rate: float, sizes: Any, edges: list[float], at: Any):
         positive(rate=rate)

@@ -19,7 +19,7 @@ EDGE = 1e-13  # customers above those that are followed have at most this probab
 
 
 def _advance(chance: Floats, rate: float, seconds: float, *, mean: float, servers: int) -> tuple[Floats, Floats]:
-    """Return probabilities of each number after `seconds`, and time spent with each."""
+    """Return the probabilities `chance` after `seconds`, and mean seconds by state."""
     from scipy.stats import poisson
 
     speed, numbers = rate + servers / mean, np.arange(len(chance))
@@ -68,8 +68,7 @@ def mmc_periodic(pieces: Sequence[tuple[float, float]], service_mean: float, ser
     """M/M/c under a periodic arrival rate, long after the start.
 
     pieces   (seconds, rate) pairs in sequence, repeated forever
-    Figures are means over a cycle, of customers or time.  Exact, means only, by uniformization.
-
+    Figures are averages over a cycle: over its customers, or over time.  Exact, means only, by uniformization.
     Raises: UsageError: no steady state over a cycle, or too many customers for the chain.
     """
     positive(service_mean=service_mean)

@@ -195,7 +195,7 @@ def variants(document: dict[str, Any], explained: Explained, pooled: bool, clust
 
 
 def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> float | None:
-    """Return the time at which a warm start begins; None if it is not possible."""
+    """Return the time at which a warm start begins; None if not needed or impossible."""
     jobs = explained.jobs
     if explained.warm_end <= float(jobs.arrival[0]):
         return None
@@ -214,8 +214,7 @@ def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> flo
 def _down(explained: Explained, names: list[str] | None, offset: float) -> list[dict[str, Any]]:
     """Return windows in which nodes are down, enough to explain missing capacity.
 
-    Nodes are drained before a window, so early that 95 % of the jobs end in time, since no job in the log was
-    interrupted.
+    Nodes are drained before a window so early that 95 % of the jobs end in time: no job in the log was interrupted.
     """
     if names is None or len(names) < 2:
         return []
@@ -241,7 +240,7 @@ def _down(explained: Explained, names: list[str] | None, offset: float) -> list[
 def take_in_limits(document: dict[str, Any], kind: str, most: Mapping[str, float], jobs: Jobs) -> None:
     """Add a partition for each group with a limit, and a partition for all other jobs.
 
-    Each partition contains all nodes.
+    Each partition has all nodes.  kind: column of the groups, such as `user`.  most: limit by group (GPUs or cores).
     """
     key = "max_gpus" if jobs.unit == "GPUs" else "max_cpus"
     names = {name: f"{kind}-{name}" for name in most}
@@ -264,8 +263,7 @@ def compare(
 
     A step is kept if it makes waits closer to the recorded ones, for the half of the jobs not used for inference
     (`half_of`).  Only jobs that arrive after `warm_end` are compared.  `widest`: GPUs of the largest node.  If gangs
-    may use several nodes in the log as recorded although all of them fit on one node, a further step restricts each
-    gang to one node.
+    may use several nodes although all of them fit on one, a further step restricts each gang to one node.
     """
     begin = explained.warm_end
     gangs = explained.jobs.unit == "GPUs" and 1 < float(explained.jobs.amount.max()) <= widest

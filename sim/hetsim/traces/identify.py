@@ -34,7 +34,7 @@ MULTIFACTOR = {"size": 0, "priority": 0, "service": 0, "calc_period": 0, "bf_int
 
 
 def identified_of(file: str, subject: Subject) -> Identified:
-    """Judge all rules on a log; ScenarioError if its starts do not allow it."""
+    """Judge all rules on a log; ScenarioError without recorded starts or waits."""
     if (jobs := jobs_of(subject.table)) is None:
         text = "has no recorded starts (column recorded_start), from which a scheduler could be inferred"
         raise ScenarioError(Problem(text, file=file))
@@ -123,7 +123,7 @@ HEADS = ("scheduler", "", "order", "what may pass", "kept by a limit", "explaine
 
 
 def rows(found: Identified) -> list[list[str]]:
-    """Return a row per rule: name, mark, order, discipline, limits, explained shares."""
+    """Return a row per rule: name, best or alike, order, discipline, limits, shares."""
     lines = []
     for number, one in enumerate(found.rules):
         order = f"{one.rule.order} of users" if one.rule.order in ("share", "usage") else one.rule.order
@@ -174,7 +174,7 @@ def places_text(found: Identified) -> str:
 
 
 def fitted(found: Identified) -> list[str]:
-    """Return facts inferred from that half of the log to which rules are fitted."""
+    """Return what was inferred from the half of the log to which rules were fitted."""
     judged = len(found.rules[0].right)
     text = f"rules are fitted on one half of the {len(found.half.jobs):,} jobs and judged on {judged:,} of the other"
     return [text, *waits_report.inferred(found.half)]

@@ -23,7 +23,7 @@ def format_of_nodes(file: str, form: str | None) -> str | None:
 
 
 def convert_nodes(file: str, form: str, options: tuple[str, ...], target: Path | None) -> None:
-    """Write or print a node list as `cluster:` and the other keys that it provides."""
+    """Write or print a node list as `cluster:`, with other keys if the list has them."""
     from hetsim.scenario.file.document import dump
     from hetsim.scenario.overrides import parse_assignment
     from hetsim.scenario.scenario import load

@@ -30,7 +30,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 @dataclass
 class Subject:
-    """A log, the scenario in which it is explained, and the folder of relative paths."""
+    """A log, its scenario, and the folder to which paths in the scenario are relative."""
 
     table: TaskTable
     document: dict[str, Any]
@@ -126,8 +126,7 @@ def against_record(result: Run) -> pd.DataFrame:
     """Return recorded and simulated figures: waits, responses and allocation.
 
     Rows `wait_mean`, `wait_p95`, ..., `response_...`, `allocation`; columns recorded, simulated, tasks.  Only completed
-    tasks with a recorded start count.  Both allocations are means over the same time: from the first arrival to the
-    last recorded finish.
+    tasks with a recorded start count.  Both allocations are means from the first arrival to the last recorded finish.
     """
     tasks = result.tasks
     if "recorded_start" not in tasks:

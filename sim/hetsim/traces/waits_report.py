@@ -102,7 +102,7 @@ def variant_rows(compared: Compared) -> list[list[str]]:
 
 
 def conclusion(compared: Compared) -> str:
-    """Return sentences on the gain by inferred rules; "" if nothing was compared."""
+    """Return sentences on how inferred rules improve simulated waits; "" if unknown."""
     first, last = compared.variants[0], compared.best
     if last is first or math.isnan(first.correlation) or math.isnan(last.correlation):
         return ""
@@ -194,7 +194,7 @@ def _variants(compared: Compared) -> str:
 
 
 def draw(explained: Explained, compared: Compared | None = None) -> Picture:
-    """Draw the used part of the capacity, reasons of waits, and their distribution."""
+    """Draw the used capacity, the reasons of waits, and the distribution of waits."""
     return Picture([[_held(explained)], [_reasons(explained), _waits(explained, compared)]], 9, 7)
 
 

@@ -169,7 +169,7 @@ def _kueue(
 
 
 def _waiting(only: tuple[str, ...], jobs: list[SnapshotJob], instant: float, path: Path) -> None:
-    """Raise UsageError if a named job does not wait, or if running jobs start later."""
+    """Check that the jobs `only` wait, and that no running job starts after `instant`."""
     if unknown := [name for name in only if name not in {job.id for job in jobs if not job.runs}]:
         raise UsageError(f"--job must be the id of a waiting job of {path}; got {unknown[0]}")
     if late := sum(job.runs and job.start > instant for job in jobs):
@@ -239,7 +239,7 @@ class _Known:
     def widened(
         self, listed: list[dict[str, Any]], policy: Ruled, count: int, quiet: bool, shadow: list[Past]
     ) -> tuple[Any, list[str]]:
-        """Return by how much earlier errors widen intervals (None: unknown), and notes."""
+        """Return how to widen intervals (None: unknown), from past errors; and notes."""
         from hetsim.twin.forecast import SnapshotCluster
         from hetsim.twin.judge import earlier_instants, look_back
         from hetsim.twin.widening import ENOUGH_STARTS, widening
@@ -281,7 +281,7 @@ def _split(text: str, default: str) -> tuple[str, str]:
 
 
 def _history(given: str) -> tuple[JobHistory, Any, float]:
-    """Return the jobs of the log, its table, and its clock's offset in seconds."""
+    """Return the jobs of the log, its table, and the seconds added to its times."""
     from hetsim.workload.logs.history import history_of
 
     form, file = _split(given, "slurm")
@@ -314,7 +314,7 @@ def _site_rules(
     policy: str | None, rules: str | None, jobs: list[SnapshotJob], now: float, log: JobHistory,
     earlier: Weights | None = None,
 ) -> Rules:  # fmt: skip
-    """Return the site's rules, without a backfill cycle that no policy would use."""
+    """Learn the site's rules; drop a backfill cycle that the default policy ignores."""
     from hetsim.twin.rules import Rules, learned
 
     site = Rules() if rules == "none" else learned(jobs, now, log, earlier)

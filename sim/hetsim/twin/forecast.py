@@ -86,8 +86,8 @@ class TwinForecast:
     def ends(self, job: int) -> list[float]:
         """Return the quantiles `SHARES` of a start: bounds of intervals before widening.
 
-        An interval that reaches the horizon contains all later starts: only its lower bound can miss, so this bound is
-        the quantile of the whole error probability.
+        An interval whose upper bound is the horizon contains all later starts: only its lower bound can miss.  So this
+        bound is the quantile of both error probabilities together.
         """
         values = self.drawn(job, SHARES)
         return [self.drawn(job, [2 * share])[0] if share < 0.5 and other >= self.horizon else value
@@ -165,7 +165,7 @@ class Twin:
         self.capacity = float(gpus or sum(node.cpus for node in self.run.cluster.nodes))
 
     def _with_rules(self, policy: Any) -> Any:
-        """Return the policy with current usage; set the jobs' priorities without usage."""
+        """Return the policy with the site's rules; set the jobs' own priorities (`_own`)."""
         log, rules, self._own = self.history, self.rules, dict[str, Sequence[float]]()
         if not rules:
             return policy
@@ -195,10 +195,10 @@ class Twin:
         return notes
 
     def _count_in_partitions(self, pinned: set[str]) -> None:
-        """Make limits of partitions count the running jobs, each bound to its nodes.
+        """Make running jobs count in the limits of their partitions.
 
-        If more jobs run than a limit allows, only those that end last by their time limits count: no other job may
-        start until they end.
+        If more jobs run than a limit allows, only those with the latest ends by time limit count; then no job can start
+        in the partition until some of them end.
         """
         tasks, cluster = self.run.tasks, self.run.cluster
         default = next((one for one in cluster.partitions.values() if one.default), None)
@@ -279,7 +279,7 @@ class Twin:
         return float(self.run_times.draw(job.user, job.group, job.limit, elapsed=elapsed, count=1, random=random)[0])
 
     def _told(self, job: SnapshotJob, elapsed: float = 0.0) -> float:
-        """Return the remaining time that the scheduler expects: by limit, else the median."""
+        """Return the remaining time by the job's limit; without one, by the median time."""
         total = job.limit
         if not math.isfinite(total):
             total = self.run_times.median(job.user, job.group, job.limit, elapsed)
@@ -289,7 +289,11 @@ class Twin:
         self, ends: np.ndarray, lengths: Sequence[float], at: np.ndarray, like: np.ndarray, random: np.random.Generator,
         times: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Simulate one run; return starts of waiting jobs, and occupancy at times `at`."""
+        """Simulate one run; return starts of waiting jobs, and occupancy at `times`.
+
+        ends: of running jobs.  lengths: run times of waiting jobs.  at, like: arrivals of new jobs; similar history
+        rows.
+        """
         log, tasks = self.history, self.run.tasks
         users, classes = log.labels["user"], log.labels["class"]
         fitting = [(t, k) for t, k in zip(at.tolist(), like.tolist(), strict=True) if self._rows["h"][k] >= 0]
@@ -328,7 +332,7 @@ class Twin:
         return start[first:count], occupied
 
     def _free(self, ends: np.ndarray) -> dict[str, np.ndarray]:
-        """Return, by node in use, when it is free if no further job starts."""
+        """Return when the jobs of the whole cluster ("all") and of each used node end."""
         free = {"all": ends.max(axis=1) if ends.shape[1] else np.zeros(len(ends))}
         for name in dict.fromkeys(node for job in self.running for node in job.nodes):
             here = [k for k, job in enumerate(self.running) if name in job.nodes]

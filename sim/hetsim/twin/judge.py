@@ -139,7 +139,7 @@ def look_back(
 ) -> list[Past]:  # fmt: skip
     """Return forecasts from earlier instants of a history, under the same rules.
 
-    Each forecast uses the history before its instant; running jobs that are not in the history are unknown to it.
+    Each forecast knows only the part of the history before its instant, and only jobs that are in the history.
     """
     errors = []
     for number, now in enumerate(instants):
@@ -154,10 +154,7 @@ def look_back(
 
 
 def earlier_instants(first: float, now: float, horizon: float, count: int) -> list[float]:
-    """Return instants after `first` whose forecasts can be compared at the time `now`.
-
-    The list is empty if the log is too short.
-    """
+    """Return instants after `first` whose forecasts have ended at `now`; maybe none."""
     begin, end = first + horizon, now - horizon
     return np.linspace(begin, end, count).tolist() if end > begin and count else []
 
@@ -170,7 +167,7 @@ def _past(told: TwinForecast, rows: dict[str, int], history: JobHistory, now: fl
 
 
 def first_instant(history: JobHistory, horizon: float) -> float:
-    """Return the first instant to judge: in the second half, at least a horizon in."""
+    """Return the first instant to judge: in the second half, after at least a horizon."""
     low, high = float(history.submit[0]), float(history.submit[-1])
     return max(low + horizon, (low + high) / 2)
 
@@ -178,9 +175,10 @@ def first_instant(history: JobHistory, horizon: float) -> float:
 def with_limits(
     history: JobHistory, cluster: SnapshotCluster, table: TaskTable, before: float
 ) -> tuple[JobHistory, SnapshotCluster]:
-    """Return history and cluster with the limits per user that a log shows so far.
+    """Return history and cluster with the limits per user that earlier jobs show.
 
-    Both are unchanged if there are no such limits, or if the cluster has partitions.
+    before: only jobs that started before this time are used.  Each limited user gets a partition of its own.  Both are
+    unchanged if there are no such limits, or if the cluster has partitions.
     """
     jobs = jobs_of(table)
     partitioned = any(node.get("partitions") for node in cluster.nodes) or "site" in cluster.more
@@ -207,7 +205,7 @@ def with_limits(
 
 
 def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dict[str, int]]:
-    """Return the jobs that run or wait at an instant, and the row of each waiting id."""
+    """Return jobs that run or wait at an instant, and id -> row of the waiting jobs."""
     here = np.flatnonzero((history.submit <= now) & (history.end > now))
     jobs, rows = [], {}
     for row in here.tolist():

@@ -123,6 +123,5 @@ class KueueCluster:
                 "Why workloads wait": [["workload", "queue", "waits for", "Kueue says"], *waits]}  # fmt: skip
 
     def lines(self, only: Sequence[str]) -> list[str]:
-        """Return queues and causes as lines of text."""
         queues, waits = self.tables(only).values()
         return [*table(queues, right=(1, 2, 4, 5)), "", *table(waits[: report.SHOWN + 1])]

@@ -44,7 +44,7 @@ def heads(told: TwinForecast) -> list[str]:
 
 
 def free_rows(told: TwinForecast, now: float) -> list[list[str]]:
-    """Return, for the cluster and each node in use, when it is free of its jobs."""
+    """Return when the present jobs of the cluster and of each used node have ended."""
     rows = []
     for name, ends in told.free.items():
         half, late = np.quantile(ends, [0.5, 0.95])

@@ -57,7 +57,7 @@ Usage = Mapping[tuple[str, str], float]  # GPU seconds by account and user
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights of Slurm's multifactor priority in units of priority; `size` is per GPU."""
+    """Weights of Slurm's multifactor priority; `size` is per GPU, times in seconds."""
 
     age: float
     fair: float
@@ -74,7 +74,7 @@ class Weights:
         return self.base + named + self.size * gpus
 
     def of_waiting(self, jobs: Sequence[SnapshotJob], now: float, usage: Usage) -> list[float]:
-        """Return waiting jobs' priorities without fair share, from PRIORITY if known."""
+        """Return waiting jobs' priorities minus fair share, from PRIORITY if known."""
         shares = fair_shares(usage, self.tree)
         return [
             self.constant(job.partition, job.qos, job.gpus) + self.age * min(1.0, (now - job.submit) / self.max_age)
@@ -139,7 +139,7 @@ def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory, earlie
 
 
 def tiers_of(policy: Any) -> dict[str, dict[str, Any]]:
-    """Return the QOS tiers that a policy states itself, by name."""
+    """Return the QOS tiers in the parameters of a policy, by name."""
     scheduler = policy.get("scheduler", policy) if isinstance(policy, dict) else None
     qos = scheduler.get("qos") if isinstance(scheduler, dict) else None
     return {name: tier for name, tier in qos.items() if isinstance(tier, dict)} if isinstance(qos, dict) else {}
@@ -219,13 +219,13 @@ def _cap(
     return value, f": {value:g}, {f'occupied now, though {ever:g} before' if ever > value else 'never exceeded'}"
 
 
-def _ever_held(qos: str, each: bool, gpus: bool, jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[float, int]:
-    """Return the most ever used, and how many users reached it and waited."""
+def _ever_held(qos: str, by_user: bool, gpus: bool, jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[float, int]:
+    """Return the most GPUs or jobs ever used, and how many users waited at that limit."""
     peaks, running = [(0.0, False)], [job for job in jobs if job.runs and job.qos == qos]
     ended = past.take(np.flatnonzero(past.labels["qos"] == qos))
-    for user in sorted({*ended.labels["user"].tolist(), *(job.user for job in running)}) if each else [""]:
-        log = ended.take(np.flatnonzero(ended.labels["user"] == user)) if each else ended
-        own = [job for job in running if not each or job.user == user]
+    for user in sorted({*ended.labels["user"].tolist(), *(job.user for job in running)}) if by_user else [""]:
+        log = ended.take(np.flatnonzero(ended.labels["user"] == user)) if by_user else ended
+        own = [job for job in running if not by_user or job.user == user]
         start = np.append(log.start, [job.start for job in own])
         amount = np.append(log.gpus, [job.gpus for job in own]) if gpus else np.ones(len(start))
         usage = HeldOverTime(start, np.append(log.end, np.full(len(own), math.inf)), amount)
@@ -236,10 +236,7 @@ def _ever_held(qos: str, each: bool, gpus: bool, jobs: Sequence[SnapshotJob], pa
 
 
 def usage_of(jobs: Sequence[SnapshotJob], now: float, past: JobHistory, half_life: float) -> Usage:
-    """Return each user's usage up to now, which decays by half every `half_life`.
-
-    Users without usage are included.
-    """
+    """Return each user's usage (or 0); usage decays by half every `half_life` seconds."""
     usage, rate = defaultdict[tuple[str, str], float](float), math.log(2.0) / half_life
     gpus = np.where(past.gpus > 0, past.gpus, past.cpus)
     decayed = (np.exp(rate * (past.end - now)) - np.exp(rate * (past.start - now))) / rate * gpus
@@ -252,7 +249,7 @@ def usage_of(jobs: Sequence[SnapshotJob], now: float, past: JobHistory, half_lif
 
 
 def fair_shares(usage: Usage, tree: bool) -> dict[tuple[str, str], float]:
-    """Return the fair-share factor of each user if all shares are equal."""
+    """Return each user's fair-share factor if all shares are equal; `tree`: Fair Tree."""
     totals = defaultdict[str, float](float)
     for one, amount in usage.items():
         totals[one[0 if tree else 1]] += amount

@@ -2,8 +2,7 @@
 
 There is one file per forecast, named by its instant and written atomically, so that simultaneous runs do not conflict
 and equal forecasts are equal files.  A forecast is used when its whole horizon has passed.  A job that still waits then
-counts as started at the horizon; a job canceled before its start is ignored.  Since sites change, a forecast is ignored
-after `MAX_AGE`.
+counts as started at the horizon; a job canceled before its start is ignored.  Forecasts above `MAX_AGE` are ignored.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class Kept(BaseModel):
     """A stored forecast of the log.
 
     policy: the policy simulated; only forecasts of one policy have similar errors.
-    table: by job the bounds of intervals as drawn and as widened, and the start by time limits; at most the horizon.
-    actual: by job the actual start, at most the horizon; NaN if unknown.
+    table: per job the bounds of the drawn and of the widened intervals, and the start if jobs run to their time limits.
+    actual: per job the actual start; NaN if unknown.  Later starts count as the horizon in both tables.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -61,10 +60,7 @@ class Kept(BaseModel):
 
 
 class ShadowLog:
-    """The forecasts in a folder, by instant; ScenarioError if a file is damaged.
-
-    folder: if None, nothing is stored.
-    """
+    """Forecasts in a folder (None: not stored), by instant; ScenarioError if damaged."""
 
     def __init__(self, folder: Path | None):
         self.folder = folder
@@ -115,7 +111,7 @@ class ShadowLog:
         write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
 
     def error_by_limit(self) -> dict[str, float]:
-        """Return, by limit that no rule models, the share of all error by jobs under it."""
+        """Return the fraction of the total error by jobs under each unmodeled limit."""
         pairs = [(one.limits[row], float(abs(one.table[row, MEDIAN] - one.actual[row])))
                  for one in self.judged for row in one.rows]  # fmt: skip
         total, names = sum(error for _, error in pairs), sorted({name for name, _ in pairs} - {""})
@@ -129,7 +125,7 @@ class ShadowLog:
                 "all": _errors(done) if done else None, "shadow_error_by_limit": self.error_by_limit()}  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Return errors as a table, and the share of the error by unmodeled limits."""
+        """Return the errors of forecasts as a table, and the part due to unmodeled limits."""
         if self.folder is None:
             return []
         done = self.judged

@@ -3,7 +3,6 @@
 A forecast of random run times and arrivals covers randomness, but not what is unknown about a site.  The errors of
 forecasts from earlier snapshots of the same history measure this: both bounds of an interval are moved, outward or
 inward, so that the intended share of these earlier intervals would have been right.
-
 Reference: Romano, Patterson, Candès, Conformalized Quantile Regression (2019).  Treating each bound separately covers
 more than intended, since half of the starts are beyond the horizon and can miss one bound only.  The coverage is valid
 if later errors are like earlier ones.  Errors of jobs in one snapshot are correlated, so that many starts at few
@@ -11,8 +10,7 @@ instants are worth less than as many independent starts: at two sites, snapshots
 ten independent starts, by the spread of their misses.  Since three consecutive snapshots cover the same hours, each
 counts as `WORTH` starts.
 
-Weakness: a start that is almost certain is widened like any other.  Errors relative to the interval's width, or to the
-predicted wait, would avoid this, but intervals were not narrower at the same coverage in experiments.
+Weakness: an almost certain start is widened like any other.  Errors relative to the interval or wait did not help.
 """
 
 import math

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from itertools import accumulate, islice
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from hetsim.model.record import (
     RunInput,
 )
 from hetsim.model.tasks import Tasks
+
+if TYPE_CHECKING:
+    from hetsim.engine.flight.launch import Launch
 
 # columns of a row of equal LLM steps that were one event: two times, then integers
 STEPS = (
@@ -219,7 +222,7 @@ class Recorder:
             _NUMBER.pack_into(self._rows, first + LOST * _NUMBER.size, busy)  # in place: rows have one width
 
     def launch(
-        self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float,
+        self, launch: "Launch", outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float,
         lost: float = 0.0,
     ) -> int:  # fmt: skip
         """Write a row for a launch that had stages or was stopped; return its number.
@@ -240,9 +243,9 @@ class Recorder:
                 self.fused[launch.number] = launch.fusion.rows, launch.fusion.saved
         return number
 
-    def completed(self, launch: Any, times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
+    def completed(self, launch: "Launch", times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
         """Write a row for a completed launch of one task, and the columns of the task."""
-        (task,) = launch._tasks
+        (task,) = launch._tasks  # type: ignore[misc]
         row, number, position = task.index, launch.number, launch.position
         devices = launch.placement.devices
         named = launch.cores or len(devices) > 1
@@ -267,10 +270,10 @@ class Recorder:
         return array("d", bytes(self._rows[first * _AS_ROW.size :]))[ENERGY::WIDTH]
 
     def batch(
-        self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float
+        self, launch: "Launch", outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float
     ) -> None:
         """Write a row for a completed batch; rows of its requests are derived at the end."""
-        terms = launch.terms
+        terms: Any = launch.terms
         requests = terms.requests
         place = self.place_code(launch.placement, launch.cores)
         self._batches += _AS_ROW.pack(

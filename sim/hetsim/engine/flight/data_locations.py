@@ -11,15 +11,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetsim.engine.flight.links import Links, Pipe
+from hetsim.engine.flight.links import Links, Way
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.cluster import Cluster
 from hetsim.model.device import Device
 from hetsim.model.task import Task
 from hetsim.model.tasks import Item, Tasks
-
-Way = tuple[Sequence[Pipe], float]
 
 
 def host(node: int) -> int:

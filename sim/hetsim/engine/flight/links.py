@@ -27,6 +27,9 @@ class Pipe:
     booked: "Flow | None" = None  # last transfer booked on the pipe; it is over if its end has passed
 
 
+Way = tuple[tuple[Pipe, ...], float]  # a path: its link directions, and its latency
+
+
 class Flow(Timer):
     """A transfer in progress; `done(flow)` is called when its last byte has arrived."""
 
@@ -35,7 +38,7 @@ class Flow(Timer):
         "bookable",
     )  # fmt: skip
 
-    def __init__(self, pipes: Sequence[Pipe], size: float, done: "Callable[[Flow], None]", owner: Any):
+    def __init__(self, pipes: tuple[Pipe, ...], size: float, done: "Callable[[Flow], None]", owner: Any):
         self.entry = -1
         self.then = None
         self.pipes = pipes
@@ -143,8 +146,8 @@ class Links:
         self.up_lines: dict[int, LinkPath] = {}
         self.down_lines: dict[int, LinkPath] = {}
         parted = {mode.type for mode in modes if mode.gpus and not mode.whole_devices}
-        self._up: dict[int, tuple[Sequence[Pipe], float]] = {}
-        self._down: dict[int, tuple[Sequence[Pipe], float]] = {}
+        self._up: dict[int, Way] = {}
+        self._down: dict[int, Way] = {}
         self._out: list[Pipe] = []
         self._in: list[Pipe] = []
         self._network_latency = [node.spec.network.latency for node in cluster.nodes]
@@ -186,20 +189,20 @@ class Links:
         up = Pipe(f"{name}:up", link.upload)
         return (up, up) if link.duplex == "half" else (up, Pipe(f"{name}:down", link.download))
 
-    def up(self, device: Device) -> tuple[Sequence[Pipe], float]:
+    def up(self, device: Device) -> Way:
         """Return pipes and latency of the path from host memory to a device."""
         return self._up[device.index]
 
-    def down(self, device: Device) -> tuple[Sequence[Pipe], float]:
+    def down(self, device: Device) -> Way:
         return self._down[device.index]
 
-    def between(self, source: int, target: int) -> tuple[Sequence[Pipe], float]:
+    def between(self, source: int, target: int) -> Way:
         """Return pipes and latency of the path from a node or store to a node's memory."""
-        pipes = [pipe for pipe in (self._out[source], self._in[target]) if pipe.rate < math.inf]
+        pipes = tuple([pipe for pipe in (self._out[source], self._in[target]) if pipe.rate < math.inf])
         return pipes, self._network_latency[source] + self._network_latency[target]
 
     @staticmethod
-    def alone(way: tuple[Sequence[Pipe], float], size: float) -> float:
+    def alone(way: Way, size: float) -> float:
         """Return the seconds for `size` bytes on an idle path; 0 for 0 bytes."""
         pipes, latency = way
         if not size:
@@ -209,7 +212,7 @@ class Links:
     # Flows ------------------------------------------------------------------------------------------------
 
     def send(
-        self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None],
+        self, way: Way, size: float, seconds: float, done: Callable[[Flow], None],
         owner: Any = None, called: float = math.inf,
     ) -> Flow:  # fmt: skip
         """Send bytes along a path; `done` is called when the last byte has arrived.
@@ -239,7 +242,7 @@ class Links:
         return flow
 
     def book(
-        self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None], owner: Any,
+        self, way: Way, size: float, seconds: float, done: Callable[[Flow], None], owner: Any,
         called: float,
     ) -> Flow:  # fmt: skip
         """Send like `send`, but without an event if the path is idle: the end is known.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hetsim.engine.flight.links import Flow, Links, Pipe
+from hetsim.engine.flight.links import Flow, Links, Way
 from hetsim.engine.language.generation import Generation
 from hetsim.model.device import Device
 from hetsim.model.plan import Placement
@@ -31,7 +31,7 @@ class KVTransfers:
         ways, size = self._ways(request, target)
         return max(Links.alone(way, size) for way in ways)
 
-    def _ways(self, request: Generation, target: Any) -> tuple[list[tuple[list[Pipe], float]], float]:
+    def _ways(self, request: Generation, target: Any) -> tuple[list[Way], float]:
         """Return the path of each part of a request's KV data, and the bytes per part."""
         source = request.source
         assert source is not None
@@ -46,7 +46,7 @@ class KVTransfers:
                 between, network = links.between(sender.node, receiver.node)
                 pipes = [*out, *between, *into]
                 latency += network
-            ways.append((list(dict.fromkeys(pipes)), latency))  # half duplex: both directions may be one pipe
+            ways.append((tuple(dict.fromkeys(pipes)), latency))  # half duplex: both directions may be one pipe
         return ways, request.stored * self.token_bytes / len(pairs)
 
     def _part_fetched(self, flow: Flow) -> None:

@@ -8,11 +8,10 @@ timetables, and booked transfers to ordinary ones.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.durations import work
-from hetsim.engine.flight.launch import INF, NAN, Lane, Launch, Moves, Sketch
+from hetsim.engine.flight.launch import INF, NAN, Lane, Launch, Moves, Sketch, Timetable
 from hetsim.engine.flight.links import Flow
 from hetsim.engine.flight.part import Part
 from hetsim.engine.flight.rates import Speeds
@@ -180,14 +179,15 @@ class Sketches:
                     self.boundary(other, INF)
                     return
 
-    def _drained(self, flow: Any) -> None:
+    def _drained(self, flow: Flow) -> None:
         """Handle the last byte of a transfer whose end was unknown."""
-        launch = flow.owner
-        if launch.__class__ is Part:
+        if flow.owner.__class__ is Part:
             self.transfers.brought(flow)
             return
         now = self.clock._now
-        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
+        launch: Launch = flow.owner
+        drawn: Sketch = launch.sketch  # type: ignore[assignment]
+        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = drawn
         if flow is down_flow:
             lane.download = now
             launch.sketch = lane, seconds_left, rates, times, now, moves, up_flow, flow
@@ -199,8 +199,9 @@ class Sketches:
 
     def _sure(self, flow: Flow) -> None:
         """Handle a transfer that is alone on its path from now on: its end becomes known."""
-        launch = flow.owner
-        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
+        launch: Launch = flow.owner
+        drawn: Sketch = launch.sketch  # type: ignore[assignment]
+        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = drawn
         if flow is down_flow:
             lane.download = flow.until
             launch.sketch = lane, seconds_left, rates, times, flow.until, moves, up_flow, flow
@@ -210,7 +211,8 @@ class Sketches:
 
     def _uploaded(self, launch: Launch, at: float) -> bool:
         """Set the times after an upload; return False if they remain unknown."""
-        lane, seconds_left, rates, times, _, moves, up_flow, _ = launch.sketch  # type: ignore[misc]
+        drawn: Sketch = launch.sketch  # type: ignore[assignment]
+        lane, seconds_left, rates, times, _, moves, up_flow, _ = drawn
         free = at  # when the last launch before it has computed, if that is later; inf: unknown
         for other in lane.flights:
             if other is launch:
@@ -218,7 +220,7 @@ class Sketches:
             if other.sketch is not None:
                 computed = other.sketch[3][4]
             else:
-                table: Any = other.own_table
+                table: Timetable = other.own_table
                 computed = INF if table.ready > at else table.compute_end
             if computed > free:  # launches of a lane compute in start order
                 free = computed
@@ -234,9 +236,9 @@ class Sketches:
 
     def _unsure(self, flow: Flow) -> None:
         """Handle a booked transfer that now shares its path: its end is no longer known."""
-        launch = flow.owner
-        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
-        drawn: Sketch
+        launch: Launch = flow.owner
+        drawn: Sketch = launch.sketch  # type: ignore[assignment]
+        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = drawn
         if flow is down_flow:
             lane.download = INF
             drawn = lane, seconds_left, rates, times, INF, moves, up_flow, flow

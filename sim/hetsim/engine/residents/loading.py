@@ -143,11 +143,11 @@ class Loading:
                 for one, other in pairs
             ]  # fmt: skip
         if source == "disk":
-            way = [self._pipe("disk", replica.node, spec.disk.read)], 0.0
+            way = (self._pipe("disk", replica.node, spec.disk.read),), 0.0
         elif source in (stores := list(cluster.fabric.stores)):
             way = links.between(len(cluster.nodes) + stores.index(source), replica.node)
         ends = [links.up(device) for device in devices]
-        return [([*way[0], *pipes], way[1] + latency) for pipes, latency in ends] if way[0] else ends
+        return [((*way[0], *pipes), way[1] + latency) for pipes, latency in ends] if way[0] else ends
 
     def _pipe(self, name: str, number: int, rate: float) -> Pipe:
         return self._pipes.setdefault((name, number), Pipe(name, rate))

@@ -89,7 +89,7 @@ class Capacity(PlacementIndex):
         or the launch does not fit, change nothing and return -1; the caller then uses `refusal` and `take`.
         """
         if placement is self.offered:  # one whole accelerator: only check that it is still free
-            state = self.of[placement.devices[0].index]
+            state: GpuState = self.of[placement.devices[0].index]
             node, kind, bit = state.node, state.kind, state.bit
             opened = node.open
             available = opened[kind]
@@ -108,10 +108,10 @@ class Capacity(PlacementIndex):
         if mode.gpus > 1:
             return self._quick_gang(placement)
         device = devices[0]
-        state = self.of[device.index]
-        if len(devices) > 1 or state.device is not device or device.type is not mode.type or not state.normal:
+        either: Any = self.of[device.index]
+        if len(devices) > 1 or either.device is not device or device.type is not mode.type or not either.normal:
             return -1
-        return self._quick_accelerator(mode, state) if mode.gpus else self._quick_cores(placement, state)
+        return self._quick_accelerator(mode, either) if mode.gpus else self._quick_cores(placement, either)
 
     def _quick_accelerator(self, mode: Mode, state: GpuState) -> int:
         node, free = state.node, state.free - mode.share  # set below, once everything else fits
@@ -196,16 +196,18 @@ class Capacity(PlacementIndex):
 
     def quick_give(self, placement: Placement, cores: int) -> None:
         """Release what `quick_take` occupied on one device."""
-        mode, state = placement.mode, self.of[placement.devices[0].index]
+        mode, index = placement.mode, placement.devices[0].index
         self.releases += 1  # what did not fit may fit now
         if not mode.gpus:
             if mode.limited:
                 self.budget(mode).give(mode, placement.devices)
-            state.cores |= cores
-            state.cpu_free += mode.millicores
-            state.mem_free += mode.memory
-            self.log.append(state.index)
+            host: NodeState = self.of[index]
+            host.cores |= cores
+            host.cpu_free += mode.millicores
+            host.mem_free += mode.memory
+            self.log.append(host.index)
             return
+        state: GpuState = self.of[index]
         node = state.node
         if not mode.bare:
             if mode.limited:

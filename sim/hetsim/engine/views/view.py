@@ -127,7 +127,7 @@ class Victims:
         sketches: dict[int, Sketch] = {}
         seen: set[int] = set()
         for victim in victims:
-            launch = victim._launch
+            launch: Launch | None = victim._launch
             if launch is None or not victim.shape.preemptible or launch.number in seen:
                 continue
             seen.add(launch.number)  # a batch has several tasks: it stops once
