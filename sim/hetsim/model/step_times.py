@@ -230,10 +230,11 @@ class KernelSteps:
     between `tokens`; so is that of the last matrix, which only generated tokens need.  The times of attention are two
     tables: for decoding, by number of sequences and mean context; for prompts, by their number and length.  Both tables
     are interpolated between the points and extrapolated beyond the last point; contexts and lengths begin at 0.
-    `fixed` is added to each step, `per_sequence` for each sequence and prompt in the step.
+    `fixed` is added to each step, `reading` if it reads prompts, `per_sequence` for each of its sequences and prompts.
     """
 
     fixed: float
+    reading: float
     per_sequence: float
     tokens: tuple[int, ...]
     linear: tuple[float, ...]
@@ -275,7 +276,7 @@ class KernelSteps:
             else:
                 seconds = self.fixed
             seconds += on_line(self.tokens, self.linear, prompt_tokens + sequences) + self.per_sequence * count
-            seconds += on_line(self.tokens, self.last, sequences + count) + self._reading(count, length)
+            seconds += on_line(self.tokens, self.last, sequences + count) + self._reading(count, length) + self.reading
         return seconds or self.fixed
 
     def _reading(self, prompts: float, length: float) -> float:
