@@ -713,12 +713,14 @@ def simulated(row: pd.Series) -> tuple[float, float]:
     model = architecture(server.model, server.formats).model_dump(exclude_none=True)
 
 
-    def spread(most: int) -> dict[str, object]:
+    def spread(most: int) -> int | dict[str, object]:
+        if rules.shortest == 1:
+            return most
         return {"distribution": "uniform", "low": rules.shortest * most, "high": most}
 
     service = {
         "kind": "llm", "model": model, "gpu": server.gpu, "tensor_parallel": server.divided.tensor,
-        "engine": f"{server.engine}-{known['to']}", "front_end": f"{FRONT_END} s", "max_num_seqs": 4096,
+        "engine": f"{server.engine}-{known['to']}", "front_end": f"{FRONT_END} s", "max_num_seqs": clients,
         "max_num_batched_tokens": rules.budget,
         "batching": {"name": "continuous", "phases": "mixed" if rules.mixed else "prefill_first"},
         "kv": {"tokens": max(1 << 16, room)}, "memory_share": 1.0,

@@ -214,7 +214,7 @@ def entry_of(path: Path) -> dict[str, Any]:
 
 
 def service_of(path: Path) -> dict[str, Any]:
-    """Return the keys of a server's service, with those of its profile; paths are absolute."""
+    """Return a server's service, with the keys of its profile and absolute paths."""
     service = dict(anchored(entry_of(path)["service"], path.parent))
     if (included := service.pop("profile", None)) is not None:  # a profile must not include another one
         beside = path.parent / included

@@ -192,7 +192,7 @@ class Builder:
         return self.fastest("matrix", formats, (TOKENS, outputs, inputs))
 
     def fastest(self, kernel: str, formats: tuple[str, ...], where: tuple[Coordinate, ...]) -> np.ndarray:
-        """Return the smallest time of a kernel over all engines, in seconds; for large inputs that of the engine.
+        """Return the smallest seconds of all engines; for large inputs the engine's own.
 
         Many measured times include launches by the host, which a server avoids: it replays a recorded graph of kernels.
         A time of more than twice that of the smallest input is one of the GPU.
@@ -201,12 +201,11 @@ class Builder:
         times = {key: surface_of(key).at(*where) for key in keys if key in surfaces()}
         if not times:
             raise NotMeasured(f"{kernel} in {' or '.join(formats)} was not measured on {self.gpu}")
-        least = np.asarray(np.minimum.reduce(list(times.values())))
-        own = [seconds for key, seconds in times.items() if key[1] == self.engine]
-        if kernel == "matrix" and own:
-            mine = np.minimum.reduce(own)
-            least = np.where(mine > 2.0 * mine.flat[0], mine, least)
-        return least
+        fastest = np.asarray(np.minimum.reduce(list(times.values())))
+        if kernel == "matrix" and (own := [seconds for key, seconds in times.items() if key[1] == self.engine]):
+            seconds = np.minimum.reduce(own)
+            fastest = np.where(seconds > 2.0 * seconds.flat[0], seconds, fastest)
+        return fastest
 
     def made(self) -> Kernels:
         """Return all kernels of a step; NotMeasured names a kernel that is missing."""

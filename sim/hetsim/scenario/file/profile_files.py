@@ -65,7 +65,7 @@ OF_TOKENS = {"kind", "step", "kv", "engine", "interval"}  # keys that only servi
 
 
 def anchored(part: Any, folder: Path) -> Any:
-    """Return a part of a file in `folder`, with absolute paths of the files that it names."""
+    """Return a part of a file in `folder`; paths of files become absolute."""
     if isinstance(part, list):
         return [anchored(one, folder) for one in part]
     if not isinstance(part, dict):
