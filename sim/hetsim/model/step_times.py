@@ -234,7 +234,6 @@ class KernelSteps:
     """
 
     fixed: float
-    reading: float
     per_sequence: float
     tokens: tuple[int, ...]
     linear: tuple[float, ...]
@@ -245,6 +244,7 @@ class KernelSteps:
     prompts: tuple[int, ...]
     lengths: tuple[int, ...]
     prefill: tuple[tuple[float, ...], ...]
+    reading: float = 0.0
     _known: dict[int, tuple[float, tuple[float, ...]]] = field(default_factory=dict, repr=False, compare=False)
 
     attends = True
