@@ -24,9 +24,10 @@ import re
 import time
 import zipfile
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -64,6 +65,8 @@ MODELS = {
 FAMILIES = {"llama": "dense", "qwen3-32b": "dense", "deepseek": "latent", "kimi": "latent", "qwen3.5": "linear"}
 BUDGET = {"vllm": 8192, "trtllm": 8192, "sglang": 8192}
 """Prompt tokens of a step, the engines' defaults on these GPUs."""
+PUBLIC = r"db-dump|source_file=20"
+"""Start of the source of rows of the public benchmark InferenceMAX; the others are NVIDIA's own (genai-perf)."""
 KEPT = {
     "vllm": {"h100": "bf16"}, "trtllm": {},
     "sglang": {"h100": "bf16", "h200": "bf16", "b200": "bf16", "b300": "bf16"},
@@ -114,6 +117,52 @@ def rows_of(wheel: str) -> pd.DataFrame:
         digest.isin(list("012")) | first["gpu"].isin(["b300", "gb300"]) | first["model"].isin(["gpt-oss-120b", "glm-5"])
     )
     return first
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the clients and the scheduler of a row behave."""
+
+    shortest: float
+    """Shortest prompt and answer as a share of the longest."""
+    budget: int
+    """Most tokens of a step."""
+    mixed: bool = True
+    """Steps both read prompts and decode."""
+    late: bool = True
+    """The results of a step are seen only after the next one (asynchronous scheduling)."""
+    every: int = 1
+    """Decoding steps between two looks at new requests."""
+    held: tuple[int, int] = (0, 0)
+    """Prompts wait until they have so many tokens, or for so many decoding steps."""
+
+
+def rules_of(row: pd.Series) -> Rules:
+    """The rules of a row, from the published settings of its source (two are chosen by rows that are not kept out).
+
+    InferenceMAX draws lengths evenly (`random-range-ratio` 0.8).  Its steps have 8192 tokens with vLLM, 16384 with
+    SGLang and with TensorRT-LLM's Llama (gpt-oss: 20000), and one prompt and the batch with its DeepSeek.  SGLang on
+    Blackwell looks for requests every 10 steps, from 16 clients on every 30 (`scheduler-recv-interval`); Llama with
+    TensorRT-LLM on less than 8 GPUs and 1024 + 1024 tokens waits for 0.9 of a step's tokens, or 20 steps.  The
+    other source has equal lengths, and steps of one prompt and the batch; its published rule has 500 to 1500 tokens
+    more, but first tokens on H100 take the time of one prompt.  Its SGLang mixes prompts into decoding steps since
+    0.5.6: so say its first tokens.
+    """
+    clients, prompt = int(row["batch_size"]), int(row["isl"])
+    engine, number = row["backend"], version(str(row["backend_version"]))
+    if re.match(PUBLIC, row["silicon_data_source"]) is None:
+        if engine == "sglang":
+            return Rules(1.0, prompt + 1500, mixed=str(row["backend_version"]) >= "0.5.6")
+        return Rules(1.0, prompt + clients, late=engine == "trtllm" or number >= (0, 14))
+    if engine == "sglang":
+        wide = row["gpu"] in ("b200", "b300", "gb200", "gb300")
+        return Rules(SHORTEST, 16384, mixed=False, every=(30 if clients >= 16 else 10) if wide else 1)
+    if engine == "vllm":
+        return Rules(SHORTEST, BUDGET[engine])
+    if row["family"] != "dense":
+        return Rules(SHORTEST, 20000 if row["model"] == "gpt-oss-120b" else prompt + clients + 64)
+    waits = row["gpus"] < 8 and (prompt, int(row["osl"])) == (1024, 1024)
+    return Rules(SHORTEST, 16384, held=(int(0.9 * 16384), 20) if waits else (0, 0))
 
 
 @dataclass(frozen=True)
@@ -210,35 +259,55 @@ def evicted(
     return made
 
 
-def replay(
-    times: StepTimes, engine: str, clients: int, prompt: int, output: int, room: int = 1 << 40,
-    front_end: float = 0.001, rounds: int = ROUNDS,
+def replay(  # noqa: C901 - the rules of an engine, in one piece
+    times: StepTimes, rules: Rules, clients: int, prompt: int, output: int, room: int = 1 << 40,
+    reserved: bool = False, front_end: float = 0.001, rounds: int = ROUNDS,
 ) -> Replay:  # fmt: skip
     """A closed loop of clients, from its start; each sends its next request when the one before is answered.
 
-    Lengths are spread evenly between `SHORTEST` of prompt and output, and these.  TensorRT-LLM keeps room for the keys
-    and values of whole answers; with the others a request waits only for room for its prompt, and the last that came
-    loses its keys and values when there is no room for a step (all of it is read again).
+    Lengths are spread evenly between a share of prompt and output, and these.  With `reserved` (TensorRT-LLM) a
+    request waits for room for the keys and values of its whole answer; otherwise only for its prompt, and the last
+    that came loses its keys and values when there is no room for a step (all of it is read again).
     """
     generator = np.random.default_rng(1)
     count = rounds * clients
-    prompts = np.maximum(1, np.rint(prompt * generator.uniform(SHORTEST, 1.0, count))).astype(int).tolist()
-    outputs = np.maximum(2, np.rint(output * generator.uniform(SHORTEST, 1.0, count))).astype(int).tolist()
-    mixed, budget = engine != "sglang", BUDGET[engine]
-    budget = max(budget, prompt) if engine == "trtllm" else budget
-    reserved = engine == "trtllm"
+    prompts = np.maximum(1, np.rint(prompt * generator.uniform(rules.shortest, 1.0, count))).astype(int).tolist()
+    outputs = np.maximum(2, np.rint(output * generator.uniform(rules.shortest, 1.0, count))).astype(int).tolist()
+    mixed, budget, every, (tokens_held, steps_held) = rules.mixed, rules.budget, rules.every, rules.held
     now, sent, decoded, context, used = 0.0, 0, 0, 0, 0  # used: tokens of what is being read, or of whole answers
+    ticks = kept = 0  # decoding steps since the last look at requests, and since prompts wait
     waiting: deque[tuple[float, int]] = deque()
     reading: list[list[int]] = []
     running: list[tuple[int, int]] = []  # by the number of decoded steps at which it ends
+    whole: list[int] = []  # read, or ended, but not seen yet
+    ended: list[int] = []
     tpot: list[float] = []
     arrived, first, wanted = [0.0] * count, [math.inf] * count, list(outputs)
     log: list[tuple[int, int, float, int, int, int]] = []
     for _ in range(clients):
         waiting.append((front_end, sent))
         sent += 1
-    while waiting or reading or running:
-        while waiting and waiting[0][0] <= now + 1e-12:
+
+    def seen() -> None:
+        nonlocal sent
+        for request in whole:
+            first[request] = min(first[request], now)
+        for request in ended:
+            tpot.append((now - first[request]) / (wanted[request] - 1))
+            if sent < count:
+                arrived[sent] = now
+                waiting.append((now + front_end, sent))
+                sent += 1
+        whole.clear()
+        ended.clear()
+
+    while waiting or reading or running or ended:
+        if not reading and not running:
+            seen()
+            if not waiting:
+                break
+            now, ticks = max(now, waiting[0][0]), 0
+        while ticks % every == 0 and waiting and waiting[0][0] <= now + 1e-12:
             need = prompts[waiting[0][1]] + (outputs[waiting[0][1]] if reserved else 0)
             held = used if reserved else used + context + len(running)
             if held + need > room and (running or reading):
@@ -249,11 +318,10 @@ def replay(
             context -= prompts[request]
             waiting.appendleft((now, request))
         sequences = len(running)
-        if not reading and not running:
-            now = waiting[0][0]
-            continue
-        if reading:
-            left, read, pairs, whole = budget - (sequences if mixed else 0), 0, 0, []
+        wait = bool(running) and kept < steps_held and sum(prompts[one[0]] for one in reading) < tokens_held
+        made: list[int] = []
+        if reading and not wait:
+            left, read, pairs = budget - (sequences if mixed else 0), 0, 0
             for one in reading:
                 tokens = min(left, prompts[one[0]] - one[1])
                 if tokens <= 0:
@@ -261,44 +329,53 @@ def replay(
                 read, pairs, left = read + tokens, pairs + attended(tokens, one[1]), left - tokens
                 one[1] += tokens
                 if one[1] == prompts[one[0]]:
-                    whole.append(one[0])
+                    made.append(one[0])
             decoding = sequences if mixed else 0
             seconds = times.seconds_for(read, decoding, context if mixed else 0, pairs)
             mean = context / decoding if decoding else 0.0  # a step that stalls the others has their number below 0
-            log.append((1, decoding or -sequences, mean, read, pairs, len(reading) + len(waiting)))
-            steps = 1 if decoding else 0
+            unseen = len(reading) + len(waiting) + len(whole)
+            log.append((1, decoding or -sequences, mean, read, pairs, unseen))
+            steps, ticks, kept = 1 if decoding else 0, 0, 0
             now += seconds
-            del reading[: len(whole)]
+            del reading[: len(made)]
         else:
-            steps, whole = running[0][0] - decoded, []
+            steps = running[0][0] - decoded
             steps = steps if reserved else max(1, min(steps, (room - used - context) // sequences))
-            if waiting and waiting[0][0] > now + 1e-12:  # it need not wait for keys and values
+            if whole or ended:
+                steps = 1
+            elif reading:
+                steps = min(steps, steps_held - kept)
+            elif waiting and waiting[0][0] > now + 1e-12:  # it need not wait for keys and values
                 steps = min(steps, max(1, times.steps_in(waiting[0][0] - now, sequences, context) + 1))
+            if waiting and every > 1:
+                steps = min(steps, every - ticks % every)
             seconds = times.decoding(steps, sequences, context)
-            log.append((steps, sequences, context / sequences + (steps - 1) / 2, 0, 0, len(waiting)))
+            unseen = len(reading) + len(waiting) + len(whole)
+            log.append((steps, sequences, context / sequences + (steps - 1) / 2, 0, 0, unseen))
+            ticks, kept = ticks + steps, kept + steps if reading else 0
             now += seconds
+        if rules.late:
+            seen()
         decoded += steps
         context += steps * sequences
         while running and running[0][0] <= decoded:
             _, request = heapq.heappop(running)
             context -= prompts[request] + outputs[request]
             used -= prompts[request] + outputs[request] if reserved else 0
-            tpot.append((now - first[request]) / (wanted[request] - 1))
-            if sent < count:
-                arrived[sent] = now
-                waiting.append((now + front_end, sent))
-                sent += 1
-        for request in whole:
-            first[request] = min(first[request], now)
+            ended.append(request)
+        for request in made:
             used -= 0 if reserved else prompts[request]
             heapq.heappush(running, (decoded + outputs[request] - 1, request))
             context += prompts[request] + 1
+        whole += made
+        if not rules.late:
+            seen()
     ttft = np.array(first) - np.array(arrived)
     return Replay(float(ttft.mean()), float(np.mean(tpot)), np.array(log), sum(wanted) - count, count)
 
 
 PARTS = ["matrices", "experts", "sums", "norms", "attention", "prefill", "fixed", "per_layer", "per_sequence",
-         "per_token"]  # fmt: skip
+         "per_token", "reading"]  # fmt: skip
 
 
 def features(made: Kernels, run: Replay) -> tuple[np.ndarray, np.ndarray]:
@@ -332,7 +409,7 @@ def features(made: Kernels, run: Replay) -> tuple[np.ndarray, np.ndarray]:
     reading = bilinear(made.prefill, PROMPTS, np.maximum(prompts, 1.0), LENGTHS, length) * np.minimum(prompts, 1.0)
     columns.append(reading)
     one = np.ones(len(steps))
-    columns += [one, one * made.layers, sequences + prompts, tokens]
+    columns += [one, one * made.layers, sequences + prompts, tokens, (read > 0) * made.layers]
     table = np.stack(columns)
     in_token = (table * steps * (sequences + stalled)).sum(axis=1) / run.tokens
     in_first = (table * steps * waiting).sum(axis=1) / run.requests
@@ -341,9 +418,13 @@ def features(made: Kernels, run: Replay) -> tuple[np.ndarray, np.ndarray]:
 
 # Fits ------------------------------------------------------------------------------------------------------------
 
-CONSTANTS = ["kernels", "moved", "fixed", "per_layer", "experts", "latent", "linear", "per_sequence", "per_token"]
+CONSTANTS = ["kernels", "moved", "fixed", "per_layer", "experts", "latent", "linear", "per_sequence", "per_token",
+             "reading", "reading_special"]  # fmt: skip
 """What is fitted of an engine: shares of the measured times, seconds a step, a layer (of families more), a sequence,
-and a token and layer."""
+a token and layer, and a layer of a step that reads prompts (more with latent or linear attention, which has more
+kernels): such steps are no recorded graph, so the host launches each kernel."""
+FIRST = 0.2
+"""Weight of first tokens in a fit, next to the times a token."""
 START = {name: 1.0 if name in ("kernels", "moved") else 0.0 for name in CONSTANTS} | {"per_layer": 2e-5}
 FRONT_END = 0.002
 
@@ -379,11 +460,14 @@ def prepared(rows: pd.DataFrame, constants: dict[str, dict[str, float]]) -> pd.D
             refused[name] = "the weights and one request do not fit into the memory of these GPUs"
             continue
         load = (int(row["batch_size"]), int(row["isl"]), int(row["osl"]), room)
-        run = replay(known.steps(constants[server.engine], row["family"]), server.engine, *load, FRONT_END)
-        parts, _ = features(known, run)
+        rules = rules_of(row)
+        steps = known.steps(constants[server.engine], row["family"])
+        run = replay(steps, rules, *load, server.engine == "trtllm", FRONT_END)
+        parts, first = features(known, run)
+        line = [values[[0, 1, 4, 5]].sum() for values in features(unmeasured(server), run)]
         made.append({
-            "name": name, "server": server, "load": load, "parts": parts, "layers": known.layers,
-            "roofline": features(unmeasured(server), run)[0][[0, 1, 4, 5]].sum(),
+            "name": name, "server": server, "load": load, "rules": rules, "parts": parts, "first": first,
+            "layers": known.layers, "roofline": line[0], "roofline_first": line[1],
             "transferred": len(known.transferred), "saturated": room < load[0] * (row["isl"] + row["osl"]) * 0.9,
         })  # fmt: skip
     frame = pd.DataFrame(made).set_index("name").join(rows)
@@ -391,29 +475,37 @@ def prepared(rows: pd.DataFrame, constants: dict[str, dict[str, float]]) -> pd.D
     return frame
 
 
-def design(frame: pd.DataFrame, unknown: bool = False) -> np.ndarray:
+def design(frame: pd.DataFrame, unknown: bool = False, of: str = "parts") -> np.ndarray:
     """Columns of a fit, in the order of `CONSTANTS`; of an unknown GPU the roofline stands for all kernels."""
-    parts = np.stack(list(frame["parts"]))
-    layered = parts[:, 7]
+    parts = np.stack(list(frame[of]))
+    layered, reading = parts[:, 7], parts[:, 10]
     columns = [parts[:, [0, 1, 4, 5]].sum(axis=1), parts[:, [2, 3]].sum(axis=1)]
     if unknown:
-        columns = [frame["roofline"].to_numpy(), np.zeros(len(frame))]
+        columns = [frame["roofline" if of == "parts" else "roofline_first"].to_numpy(), np.zeros(len(frame))]
     columns += [parts[:, 6], layered]
     columns += [layered * (frame["family"] == name).to_numpy() for name in ("experts", "latent", "linear")]
     columns += [parts[:, 8], parts[:, 9] * frame["layers"].to_numpy()]
+    columns += [reading, reading * frame["family"].isin(["latent", "linear"]).to_numpy()]
     return np.column_stack(columns)
 
 
 def fitted(frame: pd.DataFrame, unknown: bool = False, pull: float = 0.1) -> np.ndarray:
-    """Constants of least absolute relative errors, none below 0; shares of kernels are pulled toward 1."""
-    y = frame["silicon_tpot_ms"].to_numpy() / 1e3
-    columns = design(frame, unknown) / y[:, None]
-    weights, prior = np.ones(len(y)), np.zeros((2, columns.shape[1]))
+    """Constants and front end of least absolute relative errors, none below 0; shares of kernels are pulled toward 1.
+
+    The errors are those of times a token, and of first tokens of servers that are not saturated.
+    """
+    y, z = (frame[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
+    loose = ~frame["saturated"].to_numpy(dtype=bool)
+    token = np.column_stack([design(frame, unknown), np.zeros(len(y))]) / y[:, None]
+    first = np.column_stack([design(frame, unknown, "first"), np.ones(len(y))]) / z[:, None]
+    columns = np.vstack([token, FIRST * first[loose]])
+    target = np.concatenate([np.ones(len(y)), np.full(loose.sum(), FIRST)])
+    weights, prior = np.ones(len(target)), np.zeros((2, columns.shape[1]))
     prior[0, 0] = prior[1, 1] = pull * math.sqrt(len(y))
     for _ in range(25):
         system = np.vstack([columns * weights[:, None], prior])
-        found, _ = nnls(system, np.concatenate([weights, prior.sum(axis=1)]))
-        weights = 1.0 / np.sqrt(np.maximum(np.abs(columns @ found - 1.0), 0.03))
+        found, _ = nnls(system, np.concatenate([weights * target, prior.sum(axis=1)]))
+        weights = 1.0 / np.sqrt(np.maximum(np.abs(columns @ found - target), 0.03))
     return np.asarray(found)
 
 
@@ -431,7 +523,7 @@ def left_out(frame: pd.DataFrame, unknown: bool = False) -> tuple[np.ndarray, Fi
         for engine, constants in others.items():
             chosen = ((frame["gpu"] == gpu) & (frame["backend"] == engine)).to_numpy()
             if chosen.any():
-                predicted[chosen] = design(frame[chosen], unknown) @ constants
+                predicted[chosen] = design(frame[chosen], unknown) @ constants[: len(CONSTANTS)]
     return predicted, fits
 
 
@@ -442,57 +534,34 @@ def quantile(errors: np.ndarray, share: float = 0.9) -> float:
     return float(np.sort(errors)[rank - 1]) if 0 < rank <= count else math.inf
 
 
-@dataclass
-class Front:
-    """What comes before and after the steps: seconds, and steps by which the output lags."""
-
-    seconds: float
-    lag: float
-
-
 def replayed(frame: pd.DataFrame, fits: Fits, unknown: bool = False) -> pd.DataFrame:
     """Seconds a token and to the first token of each row, with the constants of its GPU and engine."""
     rows = []
     for _, row in frame.iterrows():
-        constants = dict(zip(CONSTANTS, fits[row["gpu"]][row["backend"]].tolist(), strict=True))
+        constants = dict(zip(CONSTANTS, fits[row["gpu"]][row["backend"]][:-1].tolist(), strict=True))
         known = unmeasured(row["server"]) if unknown else kernels(row["server"])
         assert isinstance(known, Kernels)
-        run = replay(known.steps(constants, row["family"]), row["backend"], *row["load"], FRONT_END)
+        steps = known.steps(constants, row["family"])
+        run = replay(steps, row["rules"], *row["load"], row["backend"] == "trtllm", FRONT_END)
         rows.append((run.tpot, run.ttft))
     return pd.DataFrame(rows, index=frame.index, columns=["tpot", "ttft"])
 
 
-def front_of(frame: pd.DataFrame, run: pd.DataFrame) -> Front:
-    """The front end and lag with the least absolute relative errors of unsaturated first tokens."""
-    chosen = ~frame["saturated"].to_numpy()
-    y = frame["silicon_ttft_ms"].to_numpy()[chosen] / 1e3
-    base, step = run["ttft"].to_numpy()[chosen], run["tpot"].to_numpy()[chosen]
-    weights = np.ones(len(y))
-    for _ in range(25):
-        system = np.column_stack([np.ones(len(y)), step]) / y[:, None]
-        found, _ = nnls(system * weights[:, None], np.maximum(0.0, 1.0 - base / y) * weights)
-        weights = 1.0 / np.sqrt(np.maximum(np.abs(system @ found + base / y - 1.0), 0.05))
-    return Front(float(found[0]), float(found[1]))
-
-
-def first_token(frame: pd.DataFrame, run: pd.DataFrame) -> np.ndarray:
-    """Seconds to the first token, with front ends and lags of the same engine on other GPUs."""
-    made = run["ttft"].to_numpy().copy()
-    for (gpu, engine), place in frame.groupby(["gpu", "backend"]).indices.items():
-        others = ((frame["gpu"] != gpu) & (frame["backend"] == engine)).to_numpy()
-        front = front_of(frame[others], run[others])
-        made[place] += front.seconds + front.lag * run["tpot"].to_numpy()[place]
-    return made
+def first_token(frame: pd.DataFrame, run: pd.DataFrame, fits: Fits) -> np.ndarray:
+    """Seconds to the first token, with the front ends of fits."""
+    front = [fits[gpu][engine][-1] for gpu, engine in zip(frame["gpu"], frame["backend"], strict=True)]
+    return np.asarray(run["ttft"].to_numpy() + np.array(front))
 
 
 def bounds(errors: pd.Series, frame: pd.DataFrame) -> dict[str, tuple[float, float, int]]:
-    """Signed errors within which nine of ten were, by engine and family, and by engine."""
+    """Errors within which nine of ten were on servers of GPUs left out, by engine, as much above as below.
+
+    A left-out GPU is as likely slower as faster than the others; three of them do not say on which side it errs.
+    """
     made = {}
-    for keys in (["backend", "family"], ["backend"]):
-        for key, place in frame.groupby(keys).indices.items():
-            if len(place) >= (40 if len(keys) > 1 else 1):
-                name = key if isinstance(key, str) else "/".join(key)
-                made[name] = pair(errors.to_numpy()[place])
+    for engine, place in frame.groupby("backend").indices.items():
+        reach = quantile(np.abs(errors.to_numpy()[place]))
+        made[str(engine)] = -reach, reach, len(place)
     return made
 
 
@@ -501,13 +570,6 @@ def pair(errors: np.ndarray) -> tuple[float, float, int]:
     ordered, count = np.sort(errors), len(errors)
     rank = min(count, math.ceil((count + 1) * 0.95)) - 1
     return float(ordered[count - 1 - rank]), float(ordered[rank]), count
-
-
-def kept_by(made: dict[str, tuple[float, float, int]], frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """The bounds of each row, of its family if there are."""
-    names = [(f"{one.backend}/{one.family}", one.backend) for one in frame.itertuples()]
-    chosen = [made[first if first in made else second] for first, second in names]
-    return np.array([one[0] for one in chosen]), np.array([one[1] for one in chosen])
 
 
 def coverage(frame: pd.DataFrame, predicted: np.ndarray, unknown: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -520,7 +582,8 @@ def coverage(frame: pd.DataFrame, predicted: np.ndarray, unknown: bool) -> tuple
         again, _ = left_out(others, unknown)
         missing = np.isnan(again)
         errors = pd.Series(np.log(others["silicon_tpot_ms"].to_numpy() / 1e3 / again), index=others.index)
-        low, high = kept_by(bounds(errors[~missing], others[~missing]), frame[chosen])
+        made = bounds(errors[~missing], others[~missing])
+        low, high = np.array([made[engine][:2] for engine in frame["backend"][chosen]]).T
         error = np.log(y[chosen] / predicted[chosen])
         inside[chosen] = (error >= low) & (error <= high)
         half[chosen] = (np.exp(high) - np.exp(low)) / 2
@@ -536,7 +599,7 @@ def folded(frame: pd.DataFrame, folds: int = 5) -> np.ndarray:
         for engine, constants in fits.items():
             chosen = (digit == fold) & (frame["backend"] == engine).to_numpy()
             if chosen.any():
-                predicted = design(frame[chosen]) @ constants
+                predicted = design(frame[chosen]) @ constants[: len(CONSTANTS)]
                 errors[chosen] = np.log(frame["silicon_tpot_ms"].to_numpy()[chosen] / 1e3 / predicted)
     return errors
 
@@ -556,7 +619,7 @@ def widening(frame: pd.DataFrame) -> float:
             mine = chosen & (frame["backend"] == engine).to_numpy()
             if not mine.any():
                 continue
-            predicted = design(frame[mine]) @ constants
+            predicted = design(frame[mine]) @ constants[: len(CONSTANTS)]
             outside += np.abs(np.log(frame["silicon_tpot_ms"].to_numpy()[mine] / 1e3 / predicted)).tolist()
             others = place[~chosen & (frame["backend"] == engine).to_numpy()]
             distances += [float(np.abs(others - one).sum(axis=1).min()) for one in place[mine]]
@@ -567,7 +630,6 @@ def widening(frame: pd.DataFrame) -> float:
 def shipped(frame: pd.DataFrame) -> dict[str, object]:
     """What `engines.json` holds."""
     fits, guessed = engine_fits(frame), engine_fits(frame, unknown=True)
-    run = replayed(frame, dict.fromkeys(frame["gpu"].unique(), fits))
     measured: dict[str, tuple[float, float, int]] = {}
     points: dict[str, list[list[float]]] = {}
     errors = folded(frame)
@@ -586,12 +648,11 @@ def shipped(frame: pd.DataFrame) -> dict[str, object]:
     engines = {}
     for engine, part in frame.groupby("backend"):
         versions = sorted({version(text) for text in part["backend_version"].dropna()} - {()})
-        front = front_of(part, run.loc[part.index])
         engines[engine] = {
             "from": ".".join(map(str, versions[0])), "to": ".".join(map(str, versions[-1])),
             "constants": named(fits[engine]), "unknown": named(guessed[engine]), "tokens": BUDGET[engine],
             "phases": "prefill_first" if engine == "sglang" else "mixed",
-            "front_end": round(front.seconds, 6), "lag": round(front.lag, 3),
+            "front_end": float(f"{fits[engine][-1]:.5g}"), "lag": 1,
         }  # fmt: skip
     rounded = {level: {key: [round(one[0], 4), round(one[1], 4), one[2]] for key, one in of_level.items()}
                for level, of_level in levels.items()}  # fmt: skip
@@ -608,7 +669,7 @@ def written(value: object, depth: int = 3) -> str:
 
 def named(constants: np.ndarray) -> dict[str, float]:
     """Constants by name, rounded."""
-    return {name: float(f"{value:.5g}") for name, value in zip(CONSTANTS, constants.tolist(), strict=True)}
+    return {name: float(f"{value:.5g}") for name, value in zip(CONSTANTS, constants[:-1].tolist(), strict=True)}
 
 
 def version(text: str) -> tuple[int, ...]:
@@ -636,7 +697,7 @@ def report(frame: pd.DataFrame, today: np.ndarray) -> pd.DataFrame:
     for case, unknown in (("A", False), ("B", True)):
         predicted, fits = left_out(frame, unknown)
         run = replayed(frame, fits, unknown)
-        first = first_token(frame, run)
+        first = first_token(frame, run, fits)
         inside, half = coverage(frame, predicted, unknown)
         columns |= {
             f"{case} token": np.abs(run["tpot"].to_numpy() / y - 1.0), f"{case} first": np.abs(first / z - 1.0),
@@ -647,17 +708,21 @@ def report(frame: pd.DataFrame, today: np.ndarray) -> pd.DataFrame:
 
 def simulated(row: pd.Series) -> tuple[float, float]:
     """Mean time a token and to the first token of a row as `hetsim run` has it, of requests after the first of each."""
-    server, (clients, prompt, output, room) = row["server"], row["load"]
+    server, rules, (clients, prompt, output, room) = row["server"], row["rules"], row["load"]
     known = json.loads(FILE.read_text(encoding="utf-8"))["engines"][server.engine]
     model = architecture(server.model, server.formats).model_dump(exclude_none=True)
 
 
-    def spread(most: int) -> dict[str, object]:
-        return {"distribution": "uniform", "low": SHORTEST * most, "high": most}
+    def spread(most: int) -> int | dict[str, object]:
+        if rules.shortest == 1:
+            return most
+        return {"distribution": "uniform", "low": rules.shortest * most, "high": most}
 
     service = {
         "kind": "llm", "model": model, "gpu": server.gpu, "tensor_parallel": server.divided.tensor,
-        "engine": f"{server.engine}-{known['to']}", "front_end": f"{FRONT_END} s", "max_num_seqs": 4096,
+        "engine": f"{server.engine}-{known['to']}", "front_end": f"{FRONT_END} s", "max_num_seqs": clients,
+        "max_num_batched_tokens": rules.budget,
+        "batching": {"name": "continuous", "phases": "mixed" if rules.mixed else "prefill_first"},
         "kv": {"tokens": max(1 << 16, room)}, "memory_share": 1.0,
     }  # fmt: skip
     node = {"gpus": [{"type": server.gpu, "count": server.divided.gpus, "memory": "1 TB"}]}
@@ -675,6 +740,7 @@ def simulated(row: pd.Series) -> tuple[float, float]:
 def compared(frame: pd.DataFrame, count: int) -> None:
     """Print how far the replay is from `hetsim run` on rows drawn at random that one replica can have."""
     alone = frame[(frame["attention"] == 1) & (frame["moe_ep_size"].fillna(1) <= 1) & ~frame["saturated"]]
+    alone = alone[[one.every == 1 and not one.held[1] for one in alone["rules"]]]  # `hetsim run` has no such rules
     chosen = alone[alone["batch_size"] <= 128].sample(count, random_state=1)
     known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
     ratios = []
@@ -682,11 +748,20 @@ def compared(frame: pd.DataFrame, count: int) -> None:
         made = kernels(row["server"])
         assert isinstance(made, Kernels)
         steps = made.steps(known[row["backend"]]["constants"], row["family"])
-        run = replay(steps, row["backend"], *row["load"], FRONT_END)
+        rules = replace(row["rules"], late=False)
+        run = replay(steps, rules, *row["load"], row["backend"] == "trtllm", FRONT_END)
         tpot, ttft = simulated(row)
         ratios.append((run.tpot / tpot, run.ttft / ttft))
     print("replay over hetsim run, time a token and first token:")
     print(pd.DataFrame(ratios, columns=["token", "first"]).describe().round(3).to_string())
+
+
+def shipped_fits(known: dict[str, dict[str, Any]]) -> dict[str, np.ndarray]:
+    """The constants and front end of each engine, as hetsim ships them."""
+    return {
+        engine: np.array([*(one["constants"][name] for name in CONSTANTS), one["front_end"]])
+        for engine, one in known.items()
+    }
 
 
 def kept_out(frame: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
@@ -694,11 +769,9 @@ def kept_out(frame: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
     reasons = pd.Series(frame.attrs["refused"], dtype=object).value_counts()
     print(f"{len(frame):,} askable; refused:", *(f"{count} {reason}" for reason, count in reasons.items()), sep="\n  ")
     known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
-    fits = {engine: np.array([known[engine]["constants"][name] for name in CONSTANTS]) for engine in known}
-    run = replayed(frame, dict.fromkeys(frame["gpu"].unique(), fits))
+    fits = dict.fromkeys(frame["gpu"].unique(), shipped_fits(known))
+    run = replayed(frame, fits)
     y, z = (frame[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
-    front = frame["backend"].map({engine: one["front_end"] for engine, one in known.items()}).to_numpy()
-    lag = frame["backend"].map({engine: one["lag"] for engine, one in known.items()}).to_numpy()
     low, high = [], []
     for row in frame.itertuples():
         model = architecture(row.server.model, row.server.formats)
@@ -710,7 +783,7 @@ def kept_out(frame: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
     error = y / run["tpot"].to_numpy()
     gpus = frame["gpu"].isin(["b300", "gb300"])
     why = np.where(frame["model"] == "gpt-oss-120b", "gpt-oss-120b", np.where(gpus, "new GPU", "of a seen group"))
-    first = run["ttft"].to_numpy() + front + lag * run["tpot"].to_numpy()
+    first = first_token(frame, run, fits)
     columns = {
         "token": np.abs(1 / error - 1.0), "first": np.abs(first / z - 1.0),
         "inside": ((error >= low) & (error <= high)).astype(float), "half": (np.array(high) - np.array(low)) / 2,
@@ -727,12 +800,10 @@ def points(frame: pd.DataFrame, hidden: pd.DataFrame) -> pd.DataFrame:
     _, fits = left_out(frame)
     run = replayed(frame, fits)
     known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
-    shipped = {engine: np.array([one["constants"][name] for name in CONSTANTS]) for engine, one in known.items()}
-    other = replayed(hidden, dict.fromkeys(hidden["gpu"].unique(), shipped))
-    front, lag = (hidden["backend"].map({engine: one[name] for engine, one in known.items()}).to_numpy()
-                  for name in ("front_end", "lag"))  # fmt: skip
-    parts = [(frame, run["tpot"], first_token(frame, run), "GPU"),
-             (hidden, other["tpot"], other["ttft"] + front + lag * other["tpot"], "kept out")]  # fmt: skip
+    given = dict.fromkeys(hidden["gpu"].unique(), shipped_fits(known))
+    other = replayed(hidden, given)
+    parts = [(frame, run["tpot"], first_token(frame, run, fits), "GPU"),
+             (hidden, other["tpot"], first_token(hidden, other, given), "kept out")]  # fmt: skip
     tables = []
     for rows, token, first, unseen in parts:
         formats = ["/".join(server.formats) for server in rows["server"]]

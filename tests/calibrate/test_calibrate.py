@@ -283,6 +283,8 @@ def test_a_profile_lies_beside_its_scenario_and_travels_with_it(tmp_path):
         ("service: {upload: 3 ms}", "f.yaml:1:1: service: a service needs compute"),
         ("service: {profile: f.yaml}", "includes another profile; only scenarios may include profiles"),
         ("- 5", "a scenario must be a mapping of keys to values; got a list"),
+        ("service: {step: {fixed: 3 ms}}", "f.yaml describes a language model; add kind: llm to the service"),
+        ("service: {kind: llm, front_end: 3 ms}", "f.yaml describes a language model; add kind: llm to the service"),
     ],
 )
 def test_profiles_that_are_none(here, content, message):
@@ -291,6 +293,12 @@ def test_profiles_that_are_none(here, content, message):
     with pytest.raises(ScenarioError) as caught:
         Scenario.load(scenario({"profile": "f.yaml"}))
     assert "workload.service.profile" in str(caught.value) and message in str(caught.value)
+
+
+def test_a_profile_of_batches_is_not_one_of_a_language_model(here):
+    (here / "f.yaml").write_text("service: {compute: 3 ms}")
+    with pytest.raises(ScenarioError, match="f.yaml describes batches, not a language model; leave out kind: llm"):
+        Scenario.load(scenario({"kind": "llm", "profile": "f.yaml"}))
 
 
 # Verifying ------------------------------------------------------------------------------------------------------

@@ -90,6 +90,31 @@ def test_logs_of_several_rates_are_fitted_together(tmp_path, server):
     assert np.log([1 / low, high]) == pytest.approx(1.6449 * 0.02 * 1.625**0.5, rel=0.03)
 
 
+def test_a_log_of_several_models_is_refused_until_one_is_chosen(tmp_path):
+    path = tmp_path / "log.csv"
+    rows = [f"{second},20,3,0.1,0.2,{'ab'[second % 2]}" for second in range(60)]
+    path.write_text("\n".join(["arrival,prompt_tokens,output_tokens,ttft_s,latency_s,model_name", *rows]))
+    with pytest.raises(ScenarioError) as caught:
+        request_log.read(path, None, {})
+    text = "has requests of 2 models (a, b), and a server has one; choose its requests with --where"
+    assert f"{path}:1: {text}, as in --where model_name=a" in str(caught.value)
+    assert len(request_log.read(path, None, {"model_name": "b"})) == 30
+
+
+def test_files_that_a_profile_names_lie_beside_it(tmp_path):
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "steps.csv").write_text("batch,time_ms\n1,20\n8,30\n")
+    step = {"fixed": "1 ms", "decode": {"table": "steps.csv", "time": "time_ms"}, "prefill": {"per_item": "2 ms"}}
+    profile = tmp_path / "profiles" / "p.service.yaml"
+    profile.write_text(yaml.safe_dump({"service": {**SERVER, "step": step}}))
+    path = tmp_path / "server.yaml"
+    path.write_text(yaml.safe_dump(scenario({"kind": "llm", "profile": "profiles/p.service.yaml"})))
+    steps = load(path).build().language[0].kinds[0].step
+    assert [steps.seconds_for(0, count, 0) for count in (1, 8)] == pytest.approx([0.02, 0.03])
+    named = server_log.service_of(path)["step"]["decode"]["table"]
+    assert named == str(profile.parent / "steps.csv")
+
+
 def test_a_busy_log_counts_more(tmp_path, server):
     """The error of a trial is weighted by requests per second."""
     logs = [write_log(tmp_path / f"{rate}.csv", run(rate, 30, KNOWN)) for rate in (1, 5)]

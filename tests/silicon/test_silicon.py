@@ -84,6 +84,21 @@ def test_more_gpus_are_faster_and_a_factor_scales_all_of_a_step():
         assert slower.seconds_for(*step) == pytest.approx(1.25 * one.seconds_for(*step), rel=1e-12)
 
 
+@pytest.mark.parametrize(("name", "more"), [("llama-3.1-70b", 0.0), ("deepseek-r1", 2e-4)])
+def test_steps_that_read_prompts_wait_for_the_launches_of_their_kernels(name, more):
+    """By layer, and more by layer of latent attention; decoding steps are recorded graphs."""
+    constants = dict(engines.fitted()["engines"]["trtllm"]["constants"], reading=0.0, reading_special=0.0)
+    made = kernels.kernels_of(model(name), "h200", DEVICES["h200"], "trtllm", kernels.Divided(8))
+    family = kernels.family_of(model(name))
+    own = {"reading": 1e-4, "reading_special": 2e-4}
+    without, with_ = made.steps(constants, family), made.steps({**constants, **own}, family)
+    for tokens, sequences in ((512, 0), (512, 8), (0, 8)):
+        step = tokens, sequences, 1000 * sequences, attended(tokens, 0)
+        expected = (1e-4 + more) * made.layers if tokens else 0.0
+        assert with_.seconds_for(*step) - without.seconds_for(*step) == pytest.approx(expected, abs=1e-12)
+    assert with_.decoding(9, 8, 8000) == without.decoding(9, 8, 8000)
+
+
 def test_experts_of_an_unmeasured_shape_have_the_times_of_the_nearest():
     figures = model("qwen3-235b-a22b").model_dump(exclude_none=True)
     other = Architecture.model_validate({**figures, "experts": 120})

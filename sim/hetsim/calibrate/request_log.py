@@ -34,6 +34,7 @@ TTFT = ("ttft", "time_to_first_token")
 END = ("end", "finish", "end_time", "finished_at")
 LATENCY = ("latency", "e2e", "e2e_latency", "response", "request_latency")
 USER = ("user", "client", "user_id", "adapter")
+MODEL = ("model", "model_name", "model_id")
 NEEDED = (ARRIVAL, PROMPT, OUTPUT, (*FIRST, *TTFT))  # columns that identify a log of requests with first tokens
 
 MIN_REQUESTS = 20
@@ -58,6 +59,10 @@ class Log:
 def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
     """Read a log's rows with the values `where`; ScenarioError names the place."""
     columns = PickedColumns(path, where)
+    if columns.has(MODEL) and len(models := sorted(set(columns.texts(MODEL)))) > 1:
+        name, listed = columns.first_of(MODEL), ", ".join(models[:10]) + ", …" * (len(models) > 10)
+        text = f"has requests of {len(models)} models ({listed}), and a server has one"
+        raise file_error(path, f"{text}; choose its requests with --where, as in --where {name}={models[0]}", 1)
     arrival = np.array(columns.seconds(ARRIVAL, unit or _plain(columns, ARRIVAL), positive=False), dtype=float)
     prompt, output = columns.whole_numbers(PROMPT), columns.whole_numbers(OUTPUT)
     ttft = _since(columns, TTFT, FIRST, unit=unit, arrival=arrival)

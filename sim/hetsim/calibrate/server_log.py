@@ -37,6 +37,7 @@ from hetsim.model.files import write_text, write_whole
 from hetsim.model.record import COMPLETED, Record, RunInput
 from hetsim.model.step_times import LinearSteps, StepTimes, scaled
 from hetsim.scenario.file import document
+from hetsim.scenario.file.profile_files import anchored
 from hetsim.scenario.scenario import Scenario, from_document
 from hetsim.scenario.schema.language_model import LanguageModel
 from hetsim.silicon.engines import QUANTILE, Interval, interval
@@ -212,10 +213,11 @@ def entry_of(path: Path) -> dict[str, Any]:
 
 
 def service_of(path: Path) -> dict[str, Any]:
-    """Return the keys of a server's service, with those of its profile."""
-    service = dict(entry_of(path)["service"])
+    """Return a server's service, with the keys of its profile and absolute paths."""
+    service = dict(anchored(entry_of(path)["service"], path.parent))
     if (included := service.pop("profile", None)) is not None:  # a profile must not include another one
-        service = {**document.read(path.parent / included).data["service"], **service}
+        beside = path.parent / included
+        service = {**anchored(document.read(beside).data["service"], beside.parent), **service}
     return service
 
 

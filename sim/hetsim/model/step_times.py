@@ -227,7 +227,7 @@ class KernelSteps:
     between `tokens`; so is the time of the last matrix, which only generated tokens need.  Attention times are two
     tables: for decoding, by number of sequences and mean context; for prompts, by their number and length.  Both tables
     are interpolated between the points and extrapolated beyond the last point; contexts and lengths begin at 0.
-    `fixed` is added to each step, `per_sequence` for each sequence and prompt in the step.
+    `fixed` is added to each step, `reading` if it reads prompts, `per_sequence` for each of its sequences and prompts.
     """
 
     fixed: float
@@ -241,6 +241,7 @@ class KernelSteps:
     prompts: tuple[int, ...]
     lengths: tuple[int, ...]
     prefill: tuple[tuple[float, ...], ...]
+    reading: float = 0.0
     _known: dict[int, tuple[float, tuple[float, ...]]] = field(default_factory=dict, repr=False, compare=False)
 
     attends = True
@@ -271,7 +272,7 @@ class KernelSteps:
             else:
                 seconds = self.fixed
             seconds += on_line(self.tokens, self.linear, prompt_tokens + sequences) + self.per_sequence * count
-            seconds += on_line(self.tokens, self.last, sequences + count) + self._reading(count, length)
+            seconds += on_line(self.tokens, self.last, sequences + count) + self._reading(count, length) + self.reading
         return seconds or self.fixed
 
     def _reading(self, prompts: float, length: float) -> float:

@@ -13,7 +13,7 @@ from hetsim.model import step_times as steps
 from hetsim.model import tasks as task
 from hetsim.workload.costs import measured_training, roofline
 
-VERSION = 7  # Version of the files of `record/`.  Older versions are read; version 0 is not stated.
+VERSION = 8  # Version of the files of `record/`.  Older versions are read; version 0 is not stated.
 _TABLE: dict[type, str] = {
     record.RunInput: "run: name cluster tasks random horizon warmup policy services language warnings grace traces "
         "decisions",
@@ -65,7 +65,7 @@ _TABLE: dict[type, str] = {
     steps.RooflineSteps: "roofline_steps: fixed host weights experts expert_share per_token per_answer "
         "per_context_token per_pair link_latency link_per_token",
     steps.KernelSteps: "kernel_steps: fixed per_sequence tokens linear last sequences contexts decode prompts lengths "
-        "prefill",
+        "prefill reading",
     record.Record: "record/tasks: status ready start finish mode place upload compute download preemptions migrations "
         "energy batch first_token cached_tokens cold_start received attempt_of call_end",
 }  # fmt: skip

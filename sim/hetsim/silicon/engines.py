@@ -148,14 +148,11 @@ def interval(
     """
     (engine, _), gpu, family = engine_of(text), gpu_of(peak), family_of(model)
     errors, points = fitted()["errors"], fitted()["points"]
-    level = "guessed" if gpu is None else "measured"
-    keys = [f"{engine}/{gpu}/{family}"]
-    if gpu is None or keys[0] not in errors["measured"]:
-        level = "guessed" if gpu is None else "transferred"
-        keys = [f"{engine}/{family}", engine]
-    key = next(one for one in keys if one in errors[level])
+    key, level = f"{engine}/{gpu}/{family}", "measured"
+    if key not in errors[level]:
+        key, level = engine, "guessed" if gpu is None else "transferred"
     low, high, servers = errors[level][key]
-    near, wider = points.get(keys[0]), 1.0
+    near, wider = points.get(f"{engine}/{gpu}/{family}"), 1.0
     if near and load is not None:
         distances = np.abs(np.array(near) - np.log2([load[0], load[1], gpus])).sum(axis=1)
         wider += fitted()["widening"] * float(distances.min())

@@ -48,23 +48,29 @@ def included(value: Any, section: str, model: type[BaseModel], info: ValidationI
         raise KeyProblem("profile", f"{path} has no section {section}:; profiles of hetsim calibrate have one")
     if "profile" in content:
         raise KeyProblem("profile", f"{path} includes another profile; only scenarios may include profiles")
+    language, wanted = bool(OF_TOKENS & set(content)), "kind" in model.model_fields
+    if section == "service" and language and not wanted:
+        raise KeyProblem("profile", f"{path} describes a language model; add kind: llm to the service")
+    if section == "service" and wanted and not language and "compute" in content:
+        raise KeyProblem("profile", f"{path} describes batches, not a language model; leave out kind: llm")
     try:
         model.model_validate(content, context={"base": str(path.parent), "profile": True})
     except ValidationError as error:
         raise KeyProblem("profile", str(translate(error, read, model, (section,))[0])) from None
-    return {**_anchored(content, path.parent), **value}
+    return {**anchored(content, path.parent), **value}
 
 
-# Keys below a key that name files.
-FILES = {"upload": "table", "compute": "table", "download": "table", "model": "config"}
+FILES = ("table", "config")  # keys that name files
+OF_TOKENS = {"kind", "step", "kv", "engine", "interval"}  # keys that only services of language models have
 
 
-def _anchored(section: dict[str, Any], folder: Path) -> dict[str, Any]:
-    placed = dict(section)
-    for name, key in FILES.items():
-        part = placed.get(name)
-        if isinstance(part, dict) and isinstance(part.get(key), str):
-            placed[name] = {**part, key: str((folder / part[key]).resolve())}
-    if isinstance(placed.get("variants"), list):
-        placed["variants"] = [_anchored(one, folder) if isinstance(one, dict) else one for one in placed["variants"]]
-    return placed
+def anchored(part: Any, folder: Path) -> Any:
+    """Return a part of a file in `folder`; paths of files become absolute."""
+    if isinstance(part, list):
+        return [anchored(one, folder) for one in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: str((folder / one).resolve()) if key in FILES and isinstance(one, str) else anchored(one, folder)
+        for key, one in part.items()
+    }
