@@ -271,6 +271,34 @@ def test_a_cycle_takes_one_head_of_each_queue_and_decisions_take_time():
     assert sorted(waits(run(jobs, queues, decisions={"per_cycle": "1 s"}))) == [1] * 6
 
 
+@pytest.mark.parametrize(("recompute", "expected"), [(True, [20, 20]), (False, [20, 30])])
+def test_a_head_whose_target_another_head_preempts_looks_for_others(recompute, expected):
+    """a borrows all, b and c take their parts back in the same cycle: both would preempt the last job of a."""
+    queues = {"a": {"cohort": "all", "quotas": {"any": {"gpus": 0}}}} | {
+        name: {"cohort": "all", "quotas": {"any": {"gpus": 8}}, "reclaim_within_cohort": "any"} for name in "bc"}
+    given = [("a", 0, 1000), ("a", 1, 1000), ("b", 15, 10), ("c", 15, 10)]
+    jobs = [(name, came, 8, length, {"span": "any"}) for name, came, length in given]
+    nodes = [{"name": "n", "count": 4, "cpus": 8, "gpus": {"type": "a", "count": 4}}]
+    result = run(jobs, queues, nodes, decisions={"cycle": "10 s"}, one_head=True, recompute=recompute, ending="9 s")
+    tasks = result.tasks.sort_values(["arrival", "class"])
+    assert [start + 15 for start in waits(result)[2:]] == [one + 10 for one in expected], tasks["start"].tolist()
+
+
+def test_a_gated_job_starts_if_it_fits_but_preempts_nothing(tmp_path):
+    """Both jobs of b find 8 GPUs of their quota lent to a until 50 s; only the one without the gate takes them back."""
+    path = tmp_path / "jobs.csv"
+    rows = [f"{k},{k},a,4,50," for k in range(4)] + ["4,10,b,4,10,gated", "5,11,b,4,10,"]
+    scenario = {"name": "k", "cluster": {"nodes": NODES}, "policy": {"scheduler": {"name": "kueue", "queues": ALL}},
+                "workload": {"trace": {"format": "tasks", "path": str(path)}}}  # fmt: skip
+    path.write_text("\n".join(["id,arrival,class,gpus,gpu_time,preemption", *rows]))
+    result = hs.run(scenario)
+    assert result.tasks["start"].tolist()[4:] == [21, 11]  # 4 waits until 5 has ended
+    assert result.metric("preemptions") == 1
+    path.write_text(path.read_text() + "never")
+    with pytest.raises(ScenarioError, match='column `preemption` of a task must be gated; got "never"'):
+        hs.run(scenario)
+
+
 def test_what_a_queue_can_never_have_is_rejected_and_waits_for_quota_say_so():
     result = run(
         [("a", 0, 2, 10, {}), ("a", 1, 2, 10, {}), ("a", 2, 4, 10, {})], {"a": {"quotas": {"any": {"gpus": 2}}}}

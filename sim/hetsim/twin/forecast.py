@@ -32,12 +32,12 @@ from hetsim.twin.rules import LIMIT, Rules, usage_of
 from hetsim.twin.widening import SHARES, Widening
 from hetsim.workload.logs.history import ArrivalTimes, JobHistory, RunTimes
 from hetsim.workload.logs.recorded_log import HeldOverTime
-from hetsim.workload.readers.snapshot import SnapshotJob
+from hetsim.workload.readers.snapshot import FURTHER, SnapshotJob
 
 POLICY = "easy_backfill"
 BEHIND = 1e-3  # seconds after the snapshot at which waiting jobs arrive, a millionth apart
 STEPS = 96  # number of instants within the horizon with a forecast occupancy
-LABELS = ("user", "class", "partition", "account", "qos")
+LABELS = ("user", "class", "partition", "account", "qos", *FURTHER)
 COLUMNS = ("id", "arrival", *LABELS, "cpu_time", "gpu_time", "nodes", "cpus", "gpus", "devices")
 
 
@@ -231,12 +231,13 @@ class Twin:
             for kind, jobs in (("r", self.running), ("w", self.waiting)):
                 for number, job in enumerate(jobs):
                     inside = f"of {job.id}" if f"of {job.id}" in pinned else job.partition
-                    labels = (job.user, job.group, inside, job.account, job.qos)
+                    more = (job.more.get(name, "") for name in FURTHER)
+                    labels = (job.user, job.group, inside, job.account, job.qos, *more)
                     cells = _cells(
                         f"{kind}:{number}", labels, job.count, cpus=job.cpus, gpus=job.gpus, kind=job.gpu_type
                     )
                     table.writerow((*cells, *self._own.get(kind, ())[number : number + 1]))
-            labeled = [log.labels[name] for name in LABELS]
+            labeled = [log.labels.get(name, [""] * len(log)) for name in LABELS]
             for row in range(len(log)):
                 labels = tuple(column[row] for column in labeled)
                 cpus, gpus, kind = log.cpus[row], log.gpus[row], log.kind[row]

@@ -21,6 +21,7 @@ from hetsim.twin.manifest import unsubmitted
 from hetsim.workload.logs.history import JobHistory
 from hetsim.workload.readers.kueue import RESOURCES, KueueObjects
 from hetsim.workload.readers.kueue import nodes as nodes_of
+from hetsim.workload.readers.snapshot import FURTHER
 
 # Patterns in Kueue's messages, and the cause of the wait; without a match, the scheduler
 CAUSES = (("preempt", "preemption"), ("topolog|couldn't assign .*domain", "topology"),
@@ -60,6 +61,7 @@ class KueueCluster:
         texts = {name: np.array([getattr(job, name) for job in past], dtype=object)
                  for name in ("gpu_type", "user", "class_", "partition", "account", "qos")}  # fmt: skip
         labels = {"rank": columns.pop("priority"), "class": texts.pop("class_")}
+        texts |= {name: np.array([job.more.get(name, "") for job in past], dtype=object) for name in FURTHER}
         runtime, kind = np.array([end for _, end in over]) - columns["start"], texts.pop("gpu_type")
         self.history = JobHistory(str(path), runtime=runtime, kind=kind, labels=texts | labels,
                                   nodes=columns.pop("count"), **columns)  # fmt: skip

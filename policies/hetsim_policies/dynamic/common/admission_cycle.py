@@ -56,7 +56,7 @@ class Workload:
     """A waiting or admitted workload, and its task.
 
     order: tie-breaker between equal workloads.  kind: workloads of a queue with the same kind fit or wait together.
-    tried: by pod set and resource, the position of the flavor tried last; -1: all were tried.
+    tried: by pod set and resource, the position of the flavor tried last; -1: all were tried.  gated: never preempts.
     """
 
     name: str
@@ -72,6 +72,7 @@ class Workload:
     tried: Sequence[Mapping[str, int]] = ()
     task: Any = None
     modes: Sequence[Mode] = ()
+    gated: bool = False
 
 
 class Queue(Cohort):
@@ -202,10 +203,14 @@ class Admission:
     """The rules by which heads of queues get quota.
 
     fair: heads are ordered by dominant share, and preemption balances the shares, by `strategies`.
+    recompute: nominate a head again if heads before it preempt some of its targets; otherwise the head is skipped.
     """
 
-    def __init__(self, fair: bool = False, strategies: Sequence[Strategy] = ("final_share", "initial_share")):
-        self.fair, self.strategies = fair, strategies
+    def __init__(
+        self, fair: bool = False, strategies: Sequence[Strategy] = ("final_share", "initial_share"),
+        recompute: bool = True,
+    ):  # fmt: skip
+        self.fair, self.strategies, self.recompute = fair, strategies, recompute
         # Results for single amounts of the head that is considered
         self._found: dict[tuple[Key, int], dict[Workload, str]] = {}
 
@@ -391,7 +396,7 @@ class Admission:
         entries = [self.nominate(head) for head in heads]
         for entry in _by_share(entries) if self.fair else sorted(entries, key=_turn):
             workload, queue, deferred = entry.workload, entry.workload.queue, False
-            if not preempted.keys().isdisjoint(entry.targets):  # others preempt them already: look what is left
+            if self.recompute and not preempted.keys().isdisjoint(entry.targets):  # look what others leave
                 for one in preempted:
                     one.queue.take(one)
                 workload.tried = ()
@@ -432,7 +437,7 @@ def reserved_for(entry: Entry) -> dict[Key, int]:
 
 def _outcome(entry: Entry, preempted: Mapping[Workload, str], deferred: bool) -> Outcome:
     """Return the outcome of an entry, after the entries before it in the cycle."""
-    if entry.mode == NO_FIT:
+    if entry.mode == NO_FIT or (entry.targets and entry.workload.gated):
         return "no fit"
     if deferred or (entry.mode < FIT and not entry.targets):
         return "deferred" if deferred else "no candidates"

@@ -38,6 +38,7 @@ OVER = {"COMPLETED": "CD", "CANCELLED": "CA", "FAILED": "F", "TIMEOUT": "TO", "N
 # substrings (lower case) of reasons for which a job waits for something other than resources
 HELD = ("held", "hold", "dependency", "begintime", "reservation", "invalidqos", "invalidaccount", "badconstraints",
         "partitiondown", "partitioninactive", "partitionnodelimit", "partitiontimelimit")  # fmt: skip
+FURTHER = ("flavors", "topology", "preemption")  # columns that the policy `kueue` reads
 MAX_ARRAY = 10_000
 
 _ARRAY = re.compile(r"(\d+)_\[([\d,:-]+)(\.\.\.)?(?:%\d+)?\]")
@@ -68,6 +69,7 @@ class SnapshotJob:
     class_: str = ""
     reason: str = ""  # why the job waits, from REASON
     count: float = 1.0  # number of nodes, with equal parts of the job's devices
+    more: dict[str, str] = field(default_factory=dict)  # further columns of its task, as `FURTHER` names them
 
     @property
     def group(self) -> str:
