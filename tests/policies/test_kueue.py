@@ -8,6 +8,7 @@ import pytest
 
 import hetsim as hs
 from hetsim.errors import ScenarioError
+from hetsim.results.one_run.explain import explain, explain_all
 from hetsim_policies.dynamic.common.admission_cycle import Admission
 from hetsim_policies.dynamic.common.topology import Domain, place
 
@@ -245,6 +246,25 @@ def test_a_job_that_admission_drops_at_its_start_keeps_no_quota():
 def test_a_delay_below_the_resolution_of_the_clock_is_none(requeue):
     jobs = [("a", 0, 4, 10, {}), ("a", 1, 4, 10, {})]
     assert waits(run(jobs, {"a": {"quotas": {"any": {"gpus": 4}}}}, requeue=requeue)) == [0, 9]
+
+
+def test_a_wait_for_a_rack_has_its_own_cause():
+    """At 2 s the gang has no quota, from 5 s on no rack: one node of each rack is free until 10 s."""
+    nodes = [{"name": f"r{k}n", "count": 2, "cpus": 9, "rack": f"r{k}"} for k in range(2)]
+    given = [("s0", "q", 1, 8, 1), ("s1", "q", 1, 8, 10), ("s2", "q", 1, 8, 10), ("gang", "q", 2, 8, 10),
+             ("quota", "p", 1, 1, 5)]  # fmt: skip
+    work = [
+        {"name": name, "class": queue, "cpus": cpus, "nodes": count, "cpu_time": f"{length} s", "count": 1,
+         "arrivals": {"process": "deterministic", "interval": "1 s", "first": "2 s" if name == "gang" else "0 s"}}
+        for name, queue, count, cpus, length in given
+    ]  # fmt: skip
+    queues = {"q": {"cohort": "all", "quotas": {"racks": {"cores": 0}}},
+              "p": {"cohort": "all", "quotas": {"racks": {"cores": 32}}}}  # fmt: skip
+    policy = {"name": "kueue", "queues": queues, "flavors": {"racks": {"topology": "required"}}}
+    result = hs.run(hs.load({"name": "k", "cluster": {"nodes": nodes}, "workload": work, "policy": policy}))
+    table = explain(result, result.tasks["id"].tolist()[-1])
+    assert table[["from", "to", "cause"]].to_numpy().tolist() == [[2, 5, "quota"], [5, 10, "topology"]]
+    assert explain_all(result).loc["q", ["quota", "topology"]].tolist() == [3, 5]
 
 
 def test_a_job_names_its_topology_in_the_table(tmp_path):

@@ -336,6 +336,7 @@ class Kueue(Scheduler):
                 yield Reject(job.task, "no rack has as many devices as the job needs")
                 return True
             self._blocked[job.queue.root] = None
+            yield Annotate(job.task, "topology")
             return False
         else:
             self._unplaced[job] = entry.flavors

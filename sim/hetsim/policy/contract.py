@@ -93,7 +93,7 @@ class Annotate(_Shown):
     """
 
     task: Task
-    cause: Literal["quota", "reservation", "choice"]
+    cause: Literal["quota", "reservation", "topology", "choice"]
 
 
 @dataclass(repr=False, eq=False, slots=True)
