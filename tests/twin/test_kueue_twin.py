@@ -79,6 +79,10 @@ def test_a_workload_is_restricted_to_flavors_that_suit_its_pods(tmp_path):
     assert {name: jobs[name].more["flavors"] for name in jobs} == {
         "r1": "a100", "r2": "spot", "r3": "spot", "w1": "", "w2": "a100", "w3": "(none)"}  # fmt: skip
     assert [jobs[name].gpus for name in ("w1", "w2")] == [1, 4]  # one pod of w1 is over
+    assert [jobs[name].count for name in ("w1", "w2")] == [1, 0]  # pods of 1 GPU may share the nodes of 2
+    of["w2"]["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] = "2"
+    jobs = {job.id[2:]: job for job in KueueCluster(*kueue_objects.write(tmp_path, items), None, False).jobs}
+    assert jobs["w2"].count == 4  # two pods need more than a node has
     assert [jobs[name].priority for name in ("w2", "w3")] == [5, -3]
     assert [jobs[name].more["preemption"] for name in ("w1", "w2", "w3")] == ["", "gated", ""]
     assert [jobs[name].more["topology"] for name in ("w1", "w2")] == ["required", ""]
@@ -110,7 +114,8 @@ def test_a_manifest_is_forecast_as_if_it_were_submitted_now(tmp_path):
         manifest.write_text("# mine\n" + safe_dump_all([{"kind": "Service", "metadata": {"name": "s"}}, given]))
         ahead = KueueCluster(k, n, now, fair_sharing=False, manifests=[manifest])
         (job,) = ahead.unsubmitted
-        assert replace(job, line=0, reason="") == replace(other.jobs[-1], line=0, reason=""), given["kind"]
+        assert job.count == (1 if "Pod" in given["kind"] else 0)  # one pod of 3 GPUs, or three pods
+        assert replace(job, line=0, reason="", count=0) == replace(other.jobs[-1], line=0, reason=""), given["kind"]
     assert ahead.causes()["a/new"] == "not submitted"
     one, same = (cluster.forecast(cluster.policy, 1, 2, seed=1) for cluster in (ahead, other))
     assert [job.id for job in one.jobs] == [job.id for job in same.jobs]

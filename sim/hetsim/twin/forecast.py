@@ -38,7 +38,7 @@ POLICY = "easy_backfill"
 BEHIND = 1e-3  # seconds after the snapshot at which waiting jobs arrive, a millionth apart
 STEPS = 96  # number of instants within the horizon with a forecast occupancy
 LABELS = ("user", "class", "partition", "account", "qos", *FURTHER)
-COLUMNS = ("id", "arrival", *LABELS, "cpu_time", "gpu_time", "nodes", "cpus", "gpus", "devices")
+COLUMNS = ("id", "arrival", *LABELS, "cpu_time", "gpu_time", "nodes", "cpus", "gpus", "devices", "recorded_node")
 
 
 @dataclass
@@ -80,8 +80,13 @@ class TwinForecast:
         return "limit" if LIMIT.search(self.jobs[job].reason) else ""
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Return quantiles of a job's start as sampled, not widened."""
-        return np.quantile(self.starts[:, job], shares, method="inverted_cdf").tolist()
+        """Return quantiles of a job's start as sampled, not widened.
+
+        Ranks are rounded outward: a further sample is between ranks j and k of n with probability (k - j) / (n + 1).
+        """
+        ordered = np.sort(self.starts[:, job])
+        ranks = [(math.ceil if share > 0.5 else math.floor)(round(share * (len(ordered) + 1), 9)) for share in shares]
+        return ordered[np.clip(ranks, 1, len(ordered)) - 1].tolist()
 
     def ends(self, job: int) -> list[float]:
         """Return the quantiles `SHARES` of a start: bounds of intervals before widening.
@@ -141,7 +146,7 @@ class Twin:
             path = Path(folder) / "jobs.csv"
             self._write(path, set(pinned))
             document["cluster"] = {"nodes": cluster.nodes}
-            document["workload"] = [{"name": "jobs", "span": "any", "unfit": "leave_out",
+            document["workload"] = [{"name": "jobs", "span": "recorded", "unfit": "leave_out",
                                      "trace": {"format": "tasks", "path": str(path)}}]  # fmt: skip
             described = documents.from_mapping(document)
             setting.apply(described, assignments(overrides))
@@ -348,7 +353,7 @@ def _pin(described: documents.Document, pinned: Mapping[str, Any]) -> None:
 
 
 def _cells(name: str, labels: tuple[str, ...], nodes: float, cpus: float, gpus: float, kind: str) -> tuple[Any, ...]:
-    times = ("", 1) if gpus else (1, "")
+    times, place = ("", 1) if gpus else (1, ""), "one" if nodes == 1 else "any|" if gpus else ""
     if nodes > 1 and cpus % nodes == 0 and gpus % nodes == 0:
-        return (name, 0, *labels, *times, int(nodes), cpus / nodes, gpus / nodes, kind if gpus else "")
-    return (name, 0, *labels, *times, "", float(cpus), float(gpus), kind if gpus else "")
+        return (name, 0, *labels, *times, int(nodes), cpus / nodes, gpus / nodes, kind if gpus else "", place)
+    return (name, 0, *labels, *times, "", float(cpus), float(gpus), kind if gpus else "", place)

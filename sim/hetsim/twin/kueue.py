@@ -49,8 +49,8 @@ class KueueCluster:
     ):  # fmt: skip
         self.objects = KueueObjects(path, nodes)
         self.policy = self.objects.policy(fair_sharing)
-        self.jobs, over = self.objects.jobs()
         self.nodes = nodes_of(path, nodes=nodes)
+        self.jobs, over = self.objects.jobs()
         instants = [time for job in self.jobs for time in (job.submit, job.start)] + [end for _, end in over]
         self.now = max((time for time in instants if time == time), default=0.0) if now is None else now
         self.unsubmitted = [job for file in manifests for job in unsubmitted(file, self.objects, self.now)]

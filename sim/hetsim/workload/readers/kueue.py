@@ -53,6 +53,7 @@ class KueueObjects:
         self.log.require(self.kinds.get("ClusterQueue", {}), "has no ClusterQueue")
         there = _objects(JobLog(nodes, LogCut()), "Node").get("Node", {})
         self.labels = {name: one["metadata"].get("labels") or {} for name, (_, one) in there.items()}
+        self._rooms = [(one.get("status") or {}).get("allocatable") or {} for _, one in there.values()]
 
     def each(self, kind: str, make: Callable[[str, int, dict[str, Any]], Any]) -> dict[str, Any]:
         """Return, by name, `make(name, line, object)` of each object of a kind."""
@@ -110,6 +111,8 @@ class KueueObjects:
 
     def jobs(self) -> tuple[list[SnapshotJob], list[tuple[SnapshotJob, float]]]:
         """Return the jobs that run or wait, and the finished jobs with their ends."""
+        self._largest = {unit: max((amount(room[name]) for room in self._rooms for name in room
+                                    if RESOURCES.get(name) == unit), default=0.0) for unit in ("cores", "gpus")}
         self._queue_of = self.each("LocalQueue", lambda name, line, one: str(one["spec"].get("clusterQueue")))
         made = [one for one in self.each("Workload", self.job).values() if one is not None]
         over = [(job, end) for job, end in made if end is not None and end == end and job.runs]
@@ -141,8 +144,15 @@ class KueueObjects:
             limit=float(spec.get("maximumExecutionTimeSeconds") or math.inf),
             priority=float(spec.get("priority") or 0) + float((meta.get("annotations") or {}).get(BOOST) or 0),
             reason=str(says.get("QuotaReserved", {}).get("message") or "not looked at yet (the scheduler)"),
-            more=self._more(spec, status, ended=end is not None),
+            more=self._more(spec, status, ended=end is not None), count=self._nodes(spec["podSets"], needs, gone),
         ), end  # fmt: skip
+
+    def _nodes(self, pod_sets: list[dict[str, Any]], needs: dict[str, float], gone: dict[str, int]) -> float:
+        """Return the number of nodes of equal pods that need a node each; 0 if pods may share nodes."""
+        count = sum(int(pods.get("count", 1)) for pods in pod_sets) - sum(gone.values())
+        unit = "gpus" if needs["gpus"] else "cores"
+        apart = len(pod_sets) == 1 and 2 * needs[unit] > count * self._largest[unit]
+        return float(count) if count == 1 or apart else 0.0
 
     def _more(self, spec: dict[str, Any], status: dict[str, Any], ended: bool) -> dict[str, str]:
         """Return the flavors, the topology and the closed gate of a workload, if it is restricted by them."""
