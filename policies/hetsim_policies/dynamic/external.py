@@ -266,8 +266,7 @@ class External(Scheduler):
         return [one for at in job.task.modes_by_speed() if wanted in (None, (one := job.task.modes[at]).name)]
 
     def _first(self, job: Job, wanted: Any, view: View) -> Placement | None:
-        places = (view.first(mode, job.task) for mode in self._modes(job, wanted))
-        return next((place for place in places if place is not None), None)
+        return next((at for one in self._modes(job, wanted) if (at := view.first(one, job.task)) is not None), None)
 
     def _place(self, job: Job, data: dict[str, Any], view: View) -> Placement:
         task, wanted, alloc = job.task, data.get("mode"), data.get("alloc")

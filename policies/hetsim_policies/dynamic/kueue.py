@@ -108,8 +108,7 @@ class Kueue(Scheduler):
     requeue: seconds after a release of quota until jobs that did not fit are considered again; Kueue's are 1 s.
     one_head: a round is one cycle over one head of each queue, for `policy.decisions`; otherwise cycles repeat while
         they admit.
-    recompute: a head whose targets are preempted for another head of the cycle looks for others; in Kueue before 0.18.5
-        (false), it waits for the next cycle.
+    recompute: a head whose targets another head preempts looks for others; if false, it waits (Kueue before 0.18.5).
     Columns of tasks: flavors (the suitable ones, separated by commas), topology, preemption (gated: never preempts).
     """
 

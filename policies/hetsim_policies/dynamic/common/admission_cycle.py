@@ -10,6 +10,7 @@ Cost: O(flavors × depth) for a head that fits; else a pass over the running wor
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappush, heapreplace
 from typing import Any, Literal
 
@@ -217,16 +218,19 @@ class Admission:
     # Flavors --------------------------------------------------------------------------------------------------
 
     def hopeless(self, workload: Workload) -> bool:
-        """Return True if plainly neither quota nor candidates exist (one flavor)."""
+        """Return True if plainly neither quota nor enough candidates exist (one flavor)."""
         queue, (requests, suits) = workload.queue, workload.pod_sets[0]
         if self.fair or not queue.plain or len(requests) != 1:
             return False
         ((name, amount),) = requests.items()
         flavor, *others = queue.group_of[name][1]
         key = flavor, name
-        return (not others and (suits is None or flavor in suits) and queue.borrows(key, amount)
-                and queue.available(key) < amount <= queue.potential(key)
-                and not queue.preemptible(workload, queue.rules.within_cluster_queue, {key}))  # fmt: skip
+        if (others or not (suits is None or flavor in suits) or not queue.borrows(key, amount)
+                or not (free := queue.available(key)) < amount <= queue.potential(key)):  # fmt: skip
+            return False
+        freed = sum(one.usage[key] for one in queue.preemptible(workload, queue.rules.within_cluster_queue, {key}))
+        reclaims = queue.nominal(key) > queue.usage.get(key, 0) and not queue.borrows(key, amount - freed)
+        return free + freed < amount and not reclaims
 
     def nominate(self, workload: Workload, pinned: Sequence[Mapping[str, str]] = ()) -> Entry:
         """Choose flavors (among `pinned`, if given), and the workloads to preempt."""
@@ -262,17 +266,18 @@ class Admission:
         best, goal, position = dict[str, Fitness](), (NO_FIT, 0), -1
         resources, flavors = queue.group_of.get(resource, ((), ()))
         first = workload.tried[number].get(resource, -1) + 1 if number < len(workload.tried) else 0
+        names = sorted(requests.keys() & set(resources)) if resources[1:] else resources
         for position in range(first, len(flavors)):
             flavor = flavors[position]
             if (suits is not None and flavor not in suits) or (pinned and pinned[number].get(resource) != flavor):
                 continue
             chosen: dict[str, Fitness] = {}
-            for name in sorted(requests.keys() & set(resources)):
+            for name in names:
                 key = flavor, name
                 chosen[name] = self._fitness(workload, key, used.get(key, 0) + requests[name])
                 if chosen[name][0] == NO_FIT:
                     break
-            worst = min(chosen.values(), key=lambda fitness: goodness(fitness, rules) if len(chosen) > 1 else ())
+            worst = chosen[name] if len(chosen) == 1 else min(chosen.values(), key=partial(goodness, rules=rules))
             passes = worst[1] > 0 and rules.when_can_borrow == "try_next_flavor"
             passes |= PREEMPT <= worst[0] <= RECLAIM and rules.when_can_preempt == "try_next_flavor"
             stays = worst[0] > NO_CANDIDATES and not passes
@@ -315,10 +320,11 @@ class Admission:
         """
         queue, borrows = workload.queue, workload.queue.rules.borrow_within_cohort != "never"
         own = queue.preemptible(workload, queue.rules.within_cluster_queue, keys)
-        within = not any(queue.borrows(key, usage[key] - sum(one.usage.get(key, 0) for one in own)) for key in keys)
         below = all(queue.nominal(key) > queue.usage.get(key, 0) for key in keys)
+        within = below and not any(
+            queue.borrows(key, usage[key] - sum(one.usage.get(key, 0) for one in own)) for key in keys)  # fmt: skip
         listed = list[Candidate]((2, one, queue, "in queue") for one in own)
-        listed += self._of_others(workload, usage, keys, borrows or (below and within))
+        listed += self._of_others(workload, usage, keys, borrows or within)
         if any(queue.available(key) + sum(one[1].usage.get(key, 0) for one in listed) < usage[key] for key in keys):
             return {}  # not even all of them suffice
         listed.sort(key=lambda one: (not one[1].evicted, 0 if self.fair else one[0], preference(queue, one[1])))
