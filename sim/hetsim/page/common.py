@@ -42,7 +42,7 @@ def command(first: Result, folder: str, verb: str, replications: int | None = No
 
 
 def commands(text: str, runs: Iterable[Result] = ()) -> str:
-    """Return a text on repeating the runs: the command, versions, and files of external schedulers."""
+    """Return how to repeat the runs: command, versions, files of schedulers."""
     used = dict.fromkeys(f"{name} {version}" for name, version in versions().items())
     used |= {f"{name} (SHA-256 {digest[:12]})": None for run in runs for name, digest in run.inputs.items()
              if name.startswith("external ")}  # fmt: skip

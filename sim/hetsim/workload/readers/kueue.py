@@ -148,14 +148,14 @@ class KueueObjects:
         ), end  # fmt: skip
 
     def _nodes(self, pod_sets: list[dict[str, Any]], needs: dict[str, float], gone: dict[str, int]) -> float:
-        """Return the number of nodes of equal pods that need a node each; 0 if pods may share nodes."""
+        """Return the number of pods if each needs its own node, else 0."""
         count = sum(int(pods.get("count", 1)) for pods in pod_sets) - sum(gone.values())
         unit = "gpus" if needs["gpus"] else "cores"
         apart = len(pod_sets) == 1 and 2 * needs[unit] > count * self._largest[unit]
         return float(count) if count == 1 or apart else 0.0
 
     def _more(self, spec: dict[str, Any], status: dict[str, Any], ended: bool) -> dict[str, str]:
-        """Return the flavors, the topology and the closed gate of a workload, if it is restricted by them."""
+        """Return the flavors, topology and closed gate that restrict a workload."""
         specs = {name: one["spec"] for name, (_, one) in self.kinds.get("ResourceFlavor", {}).items()}
         names, parts = list(specs), () if ended else (status.get("admission") or {}).get("podSetAssignments") or ()
         for pods in spec["podSets"]:
