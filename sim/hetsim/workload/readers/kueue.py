@@ -231,7 +231,7 @@ def _needs(pod_sets: list[dict[str, Any]], gone: dict[str, int]) -> tuple[dict[s
             resources = container.get("resources") or {}
             for key, value in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
                 if key in RESOURCES:
-                    needs[RESOURCES[key]] += amount(value) * (int(pods.get("count", 1)) - gone.get(pods.get("name"), 0))
+                    needs[RESOURCES[key]] += amount(value) * (int(pods.get("count", 1)) - gone.get(str(pods.get("name")), 0))
     return needs, kind
 
 
