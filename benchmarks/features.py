@@ -34,8 +34,9 @@ def tasks_run(count: int, *, transfers: bool = False, streams: int = 1, sharing:
               duplex: str = "full", switch: int | None = None, one_byte: bool = False) -> Any:  # fmt: skip
     """Single-GPU tasks on nodes of 8, Poisson arrivals, exponential times of mean 1 s, transfers of some 0.1 s."""
     from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Sharing
+    from hetsim.model.mode import Mode, Shape
     from hetsim.model.record import RunInput
-    from hetsim.model.tasks import Mode, Shape, Tasks
+    from hetsim.model.tasks import Tasks
     from hetsim.scenario.schema.policy import PolicySpec
 
     link = Link(1000 * MB, 1000 * MB, 1e-5, duplex) if transfers else Link()

@@ -25,8 +25,9 @@ def in_flight(gpus: int, tasks: int, streams: int = 1, transfers: bool = False) 
     """A run under fcfs at 2 s, when all tasks have come and none has ended."""
     from hetsim.engine.simulation import Simulation
     from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec
+    from hetsim.model.mode import Mode, Shape
     from hetsim.model.record import RunInput
-    from hetsim.model.tasks import Mode, Shape, Tasks
+    from hetsim.model.tasks import Tasks
     from hetsim.scenario.schema.policy import PolicySpec
 
     link = Link(1000 * MB, 1000 * MB, 1e-5) if transfers else Link()

@@ -63,8 +63,9 @@ def run_input(
     speed, up to a node.  pairs: devices that two jobs of four classes share, with measured speeds.  users: the number
     of users, each as likely as another.  per_node: GPUs of a node."""
     from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
+    from hetsim.model.mode import Mode, Shape
     from hetsim.model.record import RunInput
-    from hetsim.model.tasks import Mode, Shape, Tasks
+    from hetsim.model.tasks import Tasks
     from hetsim.scenario.schema.policy import PolicySpec
 
     kind, classes = DeviceType("gpu"), "abcd"

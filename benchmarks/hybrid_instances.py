@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from hetsim.model.cluster import Cluster, DeviceType
-from hetsim.model.tasks import Shape, Stopping
+from hetsim.model.mode import Shape
+from hetsim.model.tasks import Stopping
 from hetsim.testing.systems import System, cpu_mode, gpu_mode, node, workload
 
 Times = tuple[np.ndarray, np.ndarray]

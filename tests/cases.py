@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hetsim.model.faults import FaultEvent
-from hetsim.policy.contract import Drop, Fetch, Move, Partition, Scheduler, Set, Start, Stop, Wait
+from hetsim.policy.contract import Scheduler
+from hetsim.policy.decisions import Drop, Fetch, Move, Partition, Set, Start, Stop, Wait
 from hetsim.scenario.scenario import load
 from hetsim.testing.generate import random_system
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Power
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record, RunInput
-from hetsim.model.tasks import Mode, Shape, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.results.one_run.result import Result
 
 GPU = DeviceType("g", power=Power(idle=50, busy=250, sleep=5))

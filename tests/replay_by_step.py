@@ -13,9 +13,9 @@ import numpy as np
 from hetsim.engine.resources.slices import GpuSlices
 from hetsim.model.cluster import MILLI, WHOLE, Cluster
 from hetsim.model.fusion import fused_mode
+from hetsim.model.mode import Mode
 from hetsim.model.plan import cores_on
 from hetsim.model.record import UP, DeviceStates, Record
-from hetsim.model.tasks import Mode
 from hetsim.results.one_run.fragmentation_metrics import request_mix
 from hetsim.results.one_run.launches import launch_numbers, launches_of
 from hetsim.results.one_run.modes import ModeTable

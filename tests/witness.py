@@ -22,12 +22,13 @@ from witness_language import LanguageLives, device_indexes, held_by_replicas, mo
 
 from hetsim.engine.simulation import Simulation
 from hetsim.model.cluster import WHOLE, Cluster
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.record import COMPLETED, LAUNCH_COMPLETED, Record, RunInput
 from hetsim.model.service import LanguageService
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
-from hetsim.policy.contract import Decision, Set, View
+from hetsim.policy.contract import View
+from hetsim.policy.decisions import Decision, Set
 from hetsim.results.one_run.language import rows_of
 from hetsim.testing import conformance
 

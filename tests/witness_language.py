@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, Device
+from hetsim.model.cluster import Cluster
+from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 from hetsim.model.record import COMPLETED, Record
 from hetsim.model.service import LanguageService

@@ -1,4 +1,4 @@
-"""Functions shared by policies: grouping; where a task runs, and how much is left."""
+"""Shared functions: group values; placement and remaining part of a running task."""
 
 from collections.abc import Iterable
 from typing import TypeVar

@@ -58,7 +58,7 @@ def wspt(task: Task) -> float:
 
 
 def edf(task: Task) -> float:
-    """Earliest deadline first; tasks without a deadline are last (policy: `edf`)."""
+    """Earliest deadline first; tasks without a deadline are last."""
     return task.deadline
 
 
@@ -112,7 +112,6 @@ def request(task: Task) -> tuple[float, float]:
 
 
 def _width(task: Task) -> float:
-    """Devices in the fastest mode; a GPU counts more than any number of cores."""
     mode = task.modes[task.modes_by_speed()[0]]
     return mode.gpu_share or mode.millicores / 1e9
 

@@ -9,9 +9,9 @@ single node is placed on the first free devices.
 import math
 from collections.abc import Callable
 
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import View, queueing
 from hetsim_policies.placement_rules.common.choice import best_node, by_room, equally_fast, first_across, on_gpu
 from hetsim_policies.placement_rules.common.published import PublishedBestFit, PublishedRandom, ScoredRule
@@ -141,8 +141,8 @@ def _finish(task: Task, view: View) -> Callable[[Placement], tuple[float, float]
 class RandomFit(ScoredRule):
     """Any node on which the task's fastest possible mode fits, with equal probability.
 
-    scores: "published" is the rule of the simulator of Weng et al.: a task that is equally fast on several GPU types
-        draws among the nodes of all types together, and nodes have random names.
+    scores: "published" is the rule of the simulator of Weng et al.: if a task is equally fast on several GPU types, one
+        node is drawn from the nodes of all these types; nodes have random names.
 
     It is the baseline of placements.  Reference: a baseline of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
     It draws from the policy's own random stream.  Weakness: it uses no information.  Cost: an index lookup; with

@@ -20,7 +20,6 @@ def graph_of(tasks: Tasks) -> Graph:
 
 
 def successors(predecessors: Graph) -> list[list[int]]:
-    """Return the successors of each task."""
     after: list[list[int]] = [[] for _ in predecessors]
     for task, before in enumerate(predecessors):
         for predecessor in dict.fromkeys(before):

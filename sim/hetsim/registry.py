@@ -5,10 +5,14 @@ code (`hetsim_policies.CATALOGUE`, `BUILTIN` of a module); other packages add na
 registered names are ever imported: a scenario file cannot name code.
 """
 
+import ast
 import importlib
 import inspect
 import pickle
-from functools import cache, lru_cache
+import sys
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from hetsim.errors import RunError, UnknownName
@@ -154,9 +158,23 @@ def parameters(item: Any) -> dict[str, inspect.Parameter]:
     return dict(_parameters(loaded)) if inspect.isclass(item) else {}
 
 
+def _stated(item: type) -> Callable[..., Any]:
+    """Return the class, or its `__init__` as the source states it if it is compiled."""
+    maker = next(one for one in item.__mro__ if "__init__" in vars(one))
+    if not hasattr(maker, "__mypyc_attrs__") or inspect.isfunction(vars(maker)["__init__"]):
+        return item
+    module = sys.modules[maker.__module__]
+    source = ast.parse(Path(str(module.__file__)).with_name(f"{maker.__module__.rpartition('.')[2]}.py").read_bytes())
+    inside = next(one for one in source.body if isinstance(one, ast.ClassDef) and one.name == maker.__name__)
+    made = next(one for one in inside.body if isinstance(one, ast.FunctionDef) and one.name == "__init__")
+    names = dict(vars(module))
+    exec(compile(ast.Module([made], []), str(module.__file__), "exec"), names)
+    return partial(names["__init__"], None)
+
+
 @lru_cache(500)
 def _parameters(item: Any) -> dict[str, inspect.Parameter]:
-    signature = inspect.signature(item, eval_str=True)
+    signature = inspect.signature(_stated(item), eval_str=True)
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     own = {name: p for name, p in signature.parameters.items() if p.kind not in kinds}
     names = getattr(item, "COMMON", ())  # what its kind has besides, as attributes of the class

@@ -14,8 +14,8 @@ import pytest
 
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, NodeSpec, Partition, micro_share
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode
 
 CPU = DeviceType("cpu", kind="cpu")
 ONE, TWO = DeviceType("one", memory=10), DeviceType("two", streams=2, memory=10)

@@ -9,7 +9,7 @@ from test_batching_policies import PLAIN, system
 
 from hetsim.engine.simulation import Simulation
 from hetsim.model.cluster import DeviceType, NodeSpec
-from hetsim.model.tasks import Mode
+from hetsim.model.mode import Mode
 from hetsim.policy import ListScheduler, Start, Stop, Wait
 from hetsim.queueing.matching import match
 from hetsim.scenario.scenario import load

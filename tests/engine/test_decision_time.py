@@ -13,8 +13,8 @@ from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster
+from hetsim.model.mode import Shape
 from hetsim.model.record import DecisionTime
-from hetsim.model.tasks import Shape
 from hetsim.policy import ListScheduler
 from hetsim.results.one_run.explain import causes
 from hetsim.testing import examine, small_systems

@@ -15,8 +15,8 @@ from tiers import spread
 
 from hetsim.errors import UsageError
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
+from hetsim.model.mode import Mode
 from hetsim.model.record import COMPLETED, UNFINISHED
-from hetsim.model.tasks import Mode
 from hetsim.results.one_run.over_bins import power_over_time
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.usage import overlap, usage

@@ -14,8 +14,8 @@ from hetsim.engine.kernel.environment import environment_of
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import PolicyError
 from hetsim.model.cluster import Cluster, DeviceType, Link, NodeSpec
+from hetsim.model.mode import Shape
 from hetsim.model.record import EXPIRED, FAILED, REJECTED, UNFINISHED, ClosedStream
-from hetsim.model.tasks import Shape
 from hetsim.policy import Accept, Admission, Defer, ListScheduler, Reject, Scheduler, Start, Stop, Wait
 from hetsim.scenario.schema.policy import PolicySpec
 from hetsim.testing.systems import GB, System, node, workload

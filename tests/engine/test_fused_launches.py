@@ -15,10 +15,11 @@ from hetsim.errors import PolicyError, ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, Link
 from hetsim.model.faults import FaultEvent
 from hetsim.model.fusion import fused_mode, fused_seconds, fusible, fusion_of, users_of_items
+from hetsim.model.mode import Shape
 from hetsim.model.plan import Placement, Plan, Step
 from hetsim.model.plan_table import write_plan
 from hetsim.model.record import FAILED, LAUNCH_COMPLETED, LAUNCH_LOST
-from hetsim.model.tasks import Item, KernelWork, Shape
+from hetsim.model.tasks import Item, KernelWork
 from hetsim.policy import PlanProblem, Scheduler, Start, Stop, Wait
 from hetsim.policy.planned import Following
 from hetsim.testing.audit import audit

@@ -9,7 +9,7 @@ import pytest
 
 from hetsim.engine.simulation import Simulation
 from hetsim.model.cluster import Cluster, DeviceType
-from hetsim.model.tasks import Shape
+from hetsim.model.mode import Shape
 from hetsim.policy import ListScheduler
 from hetsim.testing import System
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload

@@ -11,7 +11,8 @@ import pytest
 import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.policy import ListScheduler, Start, Stop
-from hetsim.policy.batching import Batching, Take
+from hetsim.policy.batching import Batching
+from hetsim.policy.decisions import Take
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import load
 

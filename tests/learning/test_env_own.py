@@ -22,7 +22,7 @@ from hetsim.learning.environment.observations import Observation
 from hetsim.learning.environment.rewards import Response
 from hetsim.learning.observation.window import TASK
 from hetsim.model.randomness import TRAINING
-from hetsim.policy.contract import Set, Start, Stop
+from hetsim.policy.decisions import Set, Start, Stop
 
 needs_gymnasium = pytest.mark.skipif(find_spec("gymnasium") is None, reason="the extra `learning` is not installed")
 needs_ppo = pytest.mark.skipif(find_spec("sb3_contrib") is None, reason="the extra `learning` is not installed")

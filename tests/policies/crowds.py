@@ -10,9 +10,10 @@ import numpy as np
 
 from hetsim.model.cluster import Cluster, DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing
 from hetsim.model.faults import FaultEvent, Faults, Maintenance
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.record import RunInput
 from hetsim.model.slices import Slice
-from hetsim.model.tasks import Item, Mode, Shape, Stopping, Tasks
+from hetsim.model.tasks import Item, Stopping, Tasks
 from hetsim.testing.systems import CPU, GB, System, _served, cpu_mode, gpu_mode
 from hetsim_policies.dynamic.common.fair_tree import Account
 from hetsim_policies.dynamic.common.service_tiers import Tier

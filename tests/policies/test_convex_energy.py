@@ -13,8 +13,9 @@ from hetsim.engine.rehearsal import problem_of
 from hetsim.engine.simulation import Simulation, play
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, Link, Power
+from hetsim.model.mode import Shape
 from hetsim.model.plan import Plan, Step
-from hetsim.model.tasks import Item, Shape
+from hetsim.model.tasks import Item
 from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim.results.one_run.result import Result
 from hetsim.testing import System, audit

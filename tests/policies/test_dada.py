@@ -17,7 +17,8 @@ from hetsim.engine.launching.boundaries import Boundaries
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, Link
-from hetsim.model.tasks import Item, Shape
+from hetsim.model.mode import Shape
+from hetsim.model.tasks import Item
 from hetsim.testing import System
 from hetsim.testing.systems import GB, gpu_mode, node, workload
 from hetsim_policies.hybrid.dada import PRECISION, Activation, Dada, by_acceleration, by_affinity, dealt, laid_out

@@ -12,13 +12,13 @@ from machines import Job, gpu_mode, tasks_of
 
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Partition
 from hetsim.model.task import ENDED, RUNNING, WAITING, Task
+from hetsim.policy.preemption import RunningList
 from hetsim_policies.dynamic.common.fair_tree import DecayedUsage
 from hetsim_policies.dynamic.common.timelines import LimitedPool, Timeline
 from hetsim_policies.dynamic.common.two_ended import TwoEnded
 from hetsim_policies.dynamic.earliest import Alike
 from hetsim_policies.dynamic.elastic import RigidJobs
 from hetsim_policies.dynamic.lws import _include, _outwards
-from hetsim_policies.dynamic.preemptive import RunningList
 
 GPU, OTHER = DeviceType("g"), DeviceType("h")
 

@@ -194,7 +194,7 @@ def mixed(seed, count=400, classes=4, gpus=4, cores=8, nodes=1, rate=1.0, cls=No
     times = np.column_stack([seconds * gain, seconds])
     arrival = np.cumsum(random.exponential(1 / rate, count))
     rows = [(at, 0, *row) for at, row in zip(arrival.tolist(), times.tolist(), strict=True)]
-    from hetsim.model.tasks import Shape
+    from hetsim.model.mode import Shape
     from hetsim.testing.systems import cpu_mode as core
     from hetsim.testing.systems import gpu_mode as whole
 

@@ -17,7 +17,8 @@ import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Sharing
-from hetsim.model.tasks import Shape, Stopping
+from hetsim.model.mode import Shape
+from hetsim.model.tasks import Stopping
 from hetsim.testing import audit, examine, generate, other_hash_seed, small_systems, workload
 from hetsim.testing.systems import GB, System
 from hetsim_policies.dynamic.common.fractions import (

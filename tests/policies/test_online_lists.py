@@ -16,8 +16,9 @@ from benchmarks.hybrid_instances import FAMILIES, hybrid, instances, optimum
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.mode import Shape
 from hetsim.model.record import COMPLETED
-from hetsim.model.tasks import Item, Shape
+from hetsim.model.tasks import Item
 from hetsim.policy import PlannedScheduler, Scheduler
 from hetsim.testing import System, check_policy, random_system, small_systems
 from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload

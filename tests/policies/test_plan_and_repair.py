@@ -14,8 +14,9 @@ from benchmarks.hybrid_instances import FAMILIES, hybrid
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.mode import Shape
 from hetsim.model.plan import Plan
-from hetsim.model.tasks import Item, Shape
+from hetsim.model.tasks import Item
 from hetsim.policy import ListScheduler, PlannedScheduler, PlanProblem, Progress
 from hetsim.results.statistics import student_interval
 from hetsim.testing import System

@@ -15,7 +15,7 @@ import hetsim as hs
 from hetsim import registry
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, Link
-from hetsim.model.tasks import Shape
+from hetsim.model.mode import Shape
 from hetsim.policy import PlanProblem
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.common.parallel import PoolLanes, parallel, wide, wide_bound

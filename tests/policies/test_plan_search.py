@@ -16,9 +16,10 @@ from tiers import some
 import hetsim as hs
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.mode import Shape
 from hetsim.model.plan import Copy, Plan, Step
 from hetsim.model.plan_table import write_plan
-from hetsim.model.tasks import Item, Shape
+from hetsim.model.tasks import Item
 from hetsim.policy import PlanProblem
 from hetsim.testing.systems import gpu_mode, node, workload
 from hetsim_policies.static.common.descent import DescentLanes, descend, improved

@@ -15,7 +15,8 @@ from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, Link
-from hetsim.model.tasks import Item, Shape, StageTime
+from hetsim.model.mode import Shape
+from hetsim.model.tasks import Item, StageTime
 from hetsim.policy import PlanProblem
 from hetsim.policy.planned import Following
 from hetsim.testing import System

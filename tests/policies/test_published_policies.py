@@ -15,7 +15,7 @@ import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster
-from hetsim.model.tasks import Shape
+from hetsim.model.mode import Shape
 from hetsim.policy import ListScheduler
 from hetsim.testing.systems import System, cpu_mode, node, workload
 

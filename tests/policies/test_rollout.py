@@ -13,8 +13,8 @@ import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import PolicyError, ScenarioError, UsageError
 from hetsim.model.cluster import Cluster
+from hetsim.model.mode import Shape
 from hetsim.model.record import COMPLETED
-from hetsim.model.tasks import Shape
 from hetsim.policy import ListScheduler, Scheduler
 from hetsim.scenario.scenario import load
 from hetsim.testing import System

@@ -9,7 +9,7 @@ from machines import Job, cpu_mode, gpu_mode, simulate
 
 import hetsim as hs
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
-from hetsim.model.tasks import Shape
+from hetsim.model.mode import Shape
 from hetsim.results.one_run.groups import cores_label, size_labels, title
 from hetsim.results.one_run.result import Result
 from hetsim_policies.dynamic.elastic import Afs, Optimus, SpeedupMean

@@ -16,8 +16,8 @@ import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.mode import Shape
 from hetsim.model.record import COMPLETED
-from hetsim.model.tasks import Shape
 from hetsim.policy import ListScheduler
 from hetsim.policy.remaining import rows_of
 from hetsim.testing import check_policy, examine, small_systems, systems

@@ -11,7 +11,8 @@ from hetsim import registry
 from hetsim.cli.program import hetsim
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType
-from hetsim.model.tasks import Item, Shape
+from hetsim.model.mode import Shape
+from hetsim.model.tasks import Item
 from hetsim.policy import PlanProblem
 from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.common.instance import runnable

@@ -15,7 +15,8 @@ import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, Link
-from hetsim.model.tasks import Item, Shape
+from hetsim.model.mode import Shape
+from hetsim.model.tasks import Item
 from hetsim.policy import PlanProblem
 from hetsim.testing import System, check_policy, small_systems
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload

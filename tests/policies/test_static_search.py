@@ -12,8 +12,9 @@ from tiers import some, spread
 import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.mode import Shape
 from hetsim.model.record import COMPLETED
-from hetsim.model.tasks import Item, Shape, StagedRequests
+from hetsim.model.tasks import Item, StagedRequests
 from hetsim.policy import PlanProblem
 from hetsim.testing import System, audit
 from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload

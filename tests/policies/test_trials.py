@@ -11,9 +11,9 @@ from tiers import spread
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import UsageError
 from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.mode import Shape
 from hetsim.model.plan import Plan
 from hetsim.model.record import COMPLETED
-from hetsim.model.tasks import Shape
 from hetsim.policy import ListScheduler, Progress, Scheduler
 from hetsim.policy.remaining import Resumed
 from hetsim.testing import System

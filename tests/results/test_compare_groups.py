@@ -16,7 +16,7 @@ from hetsim.cli.program import hetsim
 from hetsim.errors import UnknownName, UsageError
 from hetsim.experiment.directory import load_any
 from hetsim.model.cluster import WHOLE, DeviceType, Link
-from hetsim.model.tasks import Mode, Shape
+from hetsim.model.mode import Mode, Shape
 from hetsim.page import report
 from hetsim.report.groups import groups_lines
 from hetsim.report.overview import comparison_lines, comparison_remarks, headline, remarks

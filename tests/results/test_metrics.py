@@ -15,8 +15,8 @@ from tiers import examples
 import hetsim as hs
 from hetsim.errors import UsageError
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
+from hetsim.model.mode import Mode
 from hetsim.model.record import COMPLETED, EXPIRED, REJECTED, UNFINISHED
-from hetsim.model.tasks import Mode
 from hetsim.results.one_run import metrics
 from hetsim.results.one_run.bounds import area_bound
 from hetsim.results.one_run.fairness import rho

@@ -19,8 +19,8 @@ from hand_made import gpu_mode, launches, record, workload
 from tiers import spread
 
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Partition, Sharing, micro_share
+from hetsim.model.mode import Mode
 from hetsim.model.record import COMPLETED, EXPIRED, LAUNCH_STOPPED, NOT_ARRIVED, UNFINISHED
-from hetsim.model.tasks import Mode
 from hetsim.results.one_run.explain import CAUSES, causes, explain, explain_all
 from hetsim.results.one_run.fragmentation_metrics import fragmentation_between, fragmentation_steps
 from hetsim.results.one_run.replay import FreeCapacity, RunReplay

@@ -17,6 +17,7 @@ from tiers import spread
 
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.model.cluster import WHOLE, DeviceType
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.record import (
     COMPLETED,
     EXPIRED,
@@ -28,7 +29,7 @@ from hetsim.model.record import (
     UNFINISHED,
     Record,
 )
-from hetsim.model.tasks import Item, KernelWork, Mode, Shape
+from hetsim.model.tasks import Item, KernelWork
 from hetsim.results import declared, saved_input
 from hetsim.results.many_runs import point_differences
 from hetsim.results.many_runs.difference import Difference, decisions

@@ -13,6 +13,7 @@ from hand_made import GPU, cluster, gpu_mode, launches, record, workload
 from tiers import spread
 
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power, Price
+from hetsim.model.mode import Mode
 from hetsim.model.record import (
     ABORTED,
     COMPLETED,
@@ -24,7 +25,6 @@ from hetsim.model.record import (
     UNFINISHED,
     Record,
 )
-from hetsim.model.tasks import Mode
 from hetsim.results.one_run.calls import RATES, not_back, rates_over
 from hetsim.results.one_run.fragmentation_metrics import request_mix
 from hetsim.results.one_run.launches import launches_of

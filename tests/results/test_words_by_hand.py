@@ -14,8 +14,8 @@ from hand_made import GPU, cluster, gpu_mode, launches, record, workload
 
 from hetsim.errors import UsageError
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
+from hetsim.model.mode import Mode
 from hetsim.model.record import COMPLETED, EXPIRED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, REJECTED, UNFINISHED
-from hetsim.model.tasks import Mode
 from hetsim.results import formatting as f
 from hetsim.results.many_runs.difference import Difference, decisions
 from hetsim.results.one_run import network, plans

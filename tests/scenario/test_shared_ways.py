@@ -13,8 +13,9 @@ from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.simulation import Simulation
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.record import RunInput
-from hetsim.model.tasks import Mode, Shape, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.schema.policy import PolicySpec
 

@@ -19,23 +19,23 @@ Limit = Annotated[int, Field(ge=1)]
 class Gradient(Admission):
     """A limit on tasks in the system, from the ratio of base to current response time.
 
-    Decides: a task is admitted while fewer than the limit are in the system.  A window lasts `window` seconds, and
-    until it has `samples` answers.  After a window with mean response R, the limit L becomes (1 − s) L + s (L g +
-    queue), where s is `smoothing` and g = tolerance · B / R, limited to [0.5, 1], with the base response B.  L is
-    unchanged if fewer than L/2 tasks were in the system at all times.
+    Decides: a task is admitted while fewer than the limit are in the system.  Time is divided into windows; a window
+    ends when `window` seconds have passed and `samples` tasks have ended in it.  Then the limit L becomes (1 − s) L + s
+    (g L + queue).  Here s is `smoothing`, and g is tolerance · B / R, limited to [0.5, 1], where R is the mean response
+    of the window and B the base response.  If less than half of L was ever used during the window, L is not changed.
     Reference: concurrency-limits of Netflix (2018), classes GradientLimit (base: the minimum) and Gradient2Limit (base:
     an average over long windows); the idea is that of TCP Vegas (Brakmo and Peterson, 1995).  Known: in equilibrium L
-    (1 − g) = queue; for c always busy servers with equal service times L = queue + tolerance · c.
+    (1 − g) = queue.  For c servers that are always busy, with equal service times, L = queue + tolerance · c.
     Weakness: if service times vary, the minimum is too low, and so is the limit; an average rises during a long
     overload, and so does the limit.  One limit is used for all classes and devices.  Cost: O(1).
 
     start, min_limit, max_limit: the initial limit, and its bounds.
-    queue: number of tasks added to L g at each update.
+    queue: number of tasks added to g L at each update.
     tolerance: allowed ratio of the response to the base response.
     smoothing: weight of the new value in the limit.
-    window, samples: minimum seconds and answers of a window.
-    base: minimum of all windows so far, or the average, exponentially weighted over `memory` windows.
-    memory: number of windows of the average.
+    window, samples: minimum length of a window in seconds, and in ended tasks.
+    base: the base response is the minimum over all windows so far, or their exponentially weighted average.
+    memory: number of windows over which the average is taken (weight of a new window: 2 / (memory + 1)).
     """
 
     def __init__(
@@ -106,22 +106,23 @@ ALL = math.inf, 0  # a cut-off below all levels
 class Dagor(Admission):
     """DAGOR: a cut-off among priority levels, set by the time tasks spend in queues.
 
-    Decides: the level of a task is the pair (business, user): `priority`, the greatest first, then one of 128 levels
-    from a hash of the user that changes every hour.  It is admitted if its level is above the cut-off.  A window ends
-    after `window` or `requests` arrivals; it was overloaded if the tasks that left the queue during it had waited
-    longer than `target` on average, or if no task left although some wait.  After an overloaded window the cut-off is
-    set such that it would have admitted 5 % fewer of the window's arrivals; otherwise such that it would have admitted
-    1 % more of all arrivals.
+    Decides: tasks are ranked in levels, by `priority` (highest first), and within a priority by one of 128 numbers, a
+    hash of the user that changes every hour.  A task is admitted if its level ranks above the cut-off.  A window ends
+    after `window` or `requests` arrivals; it counts as overloaded if the tasks that left the queue in this window had
+    waited longer than `target` on average, or if none left it although tasks wait.  After an overloaded window the
+    cut-off is set such that it would have admitted 5 % fewer of the window's arrivals; otherwise such that it would
+    have admitted 1 % more of all arrivals.
     Reference: Zhou et al., Overload Control for Scaling WeChat Microservices (SoCC 2018), section 4, algorithm 1.
     For: workloads with many users; a user that is admitted remains admitted.  Weakness: a level is admitted or refused
-    as a whole; a refused level with more than 1 % of the arrivals is not admitted again while other levels fill the
-    windows (give tasks `users`, so that levels are small).  In a small system a window has few arrivals, and the
-    cut-off is coarse.  Cost: O(1) a task and O(levels log levels) a window; requests of a service are handled as Task
-    objects, which is slower than arrays.
+    as a whole; a refused level with more than 1 % of all arrivals remains refused as long as the levels above it have
+    enough arrivals (give tasks `users`, so that each level has few).  In a small system a window has few arrivals, and
+    the cut-off is coarse.  Cost: O(1) a task and O(levels log levels) a window; requests of a service are handled as
+    Task objects, which is slower than arrays.
 
     target: mean time in the queue above which a window counts as overloaded.
     window, requests: seconds or arrivals that end a window, whichever comes first.
-    shed, grow: shares by which admissions are decreased, or increased, after a window.
+    shed: share of the admissions to remove after an overloaded window.
+    grow: share of the arrivals to add to the admissions after any other window.
     """
 
     def __init__(
@@ -179,10 +180,10 @@ class ClassShedding(Admission):
     at once in their best mode, averaged over the last `memory` seconds (exponentially weighted).  A class is refused
     while the load is at or above the class's limit; classes without a limit are always admitted.
     Reference: Beyer, Jones, Petoff and Murphy, Site Reliability Engineering (2016), chapter 21, "Handling overload"
-    (criticality, executor load average); disabling optional work: Klein, Maggio, Årzén and Hernández-Rodriguez,
-    Brownout (ICSE 2014).  Proven: with `memory` 0 and one class on c servers it is the M/M/c/K queue with K = ⌈limit ·
-    c⌉.  Weakness: limits are set by hand; a refused class starves while the load of more critical classes stays at its
-    limit, and an average reacts late to a burst.  Cost: O(1).
+    (criticality, executor load average); for the disabling of optional work Klein, Maggio, Årzén and
+    Hernández-Rodriguez, Brownout (ICSE 2014).  Proven: with `memory` 0 and one class on c servers it is the M/M/c/K
+    queue with K = ⌈limit · c⌉.  Weakness: limits are set by hand; a refused class starves while the load of more
+    critical classes stays at its limit, and an average reacts late to a burst.  Cost: O(1).
 
     limits: by class, the load (tasks in the system per server) at which the class is refused.
     memory: seconds over which the load is averaged; 0: the present load.
@@ -221,7 +222,7 @@ class ClassShedding(Admission):
     gone = finished
 
     def _averaged(self, name: str) -> list[float]:
-        """Return [load, average load, time of the average] of a device type."""
+        """Return [tasks in the system, their average, its time] of a device type, now."""
         now = self.view.now
         load = self._loads.setdefault(name, [0.0, 0.0, now])
         fade = math.exp((load[2] - now) / self.memory) if self.memory else 0.0

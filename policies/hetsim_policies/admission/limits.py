@@ -41,9 +41,10 @@ class QueueLimit(Admission):
     Reference: the waiting room of Erlang's and Kendall's queues (M/M/c/K: Kleinrock, Queueing Systems I, 1975, section
     3.6).  For tasks of one server each, a limit of L on c servers is exactly the system M/M/c/K with K = c + L places.
     Weakness: it counts tasks, not work: with heavy tails the same number may mean a second or an hour of work.  If
-    several tasks arrive at the same instant, the limit on the total does not count tasks for which devices are free;
-    limits by class, by device and on requests of a service count them.  Cost: O(1) per decision, O(limit) if several
-    tasks arrive at the same instant; with limits by class or device, O(classes × device types) once.
+    several tasks arrive at the same instant, some of them can start before the next arrival but still count as waiting.
+    The limit on the total leaves such tasks out; limits by class or device, and limits on requests of a service,
+    include them.  Cost: O(1) per decision, O(limit) if several tasks arrive at the same instant; with limits by class
+    or device, O(classes × device types) once.
 
     limit: maximum number of waiting tasks in total.
     per_class: maximum number of waiting tasks by class.
@@ -98,7 +99,10 @@ class QueueLimit(Admission):
 
     @staticmethod
     def _waiting_after(task: Task, view: View) -> float:
-        """Return how many tasks must wait now; inf if one waits since an earlier instant."""
+        """Return how many of the waiting tasks and `task` have no free device.
+
+        inf if a task waits since an earlier instant: then this number is not needed.
+        """
         tasks, free_devices, unplaced = [*view.waiting(), task], dict[str, float](), 0
         if tasks[0].arrival < view.now:
             return math.inf
@@ -184,9 +188,9 @@ class UtilizationThreshold(Admission):
     threshold.  With `window` the share is an exponentially weighted average over the window.
     Reference: the thresholds of Borst, Boucherie and Boxma, ERMR: A Generalized Equivalent Random Method (1999), and of
     every autoscaler; without `window` and with tasks of one server each it is Erlang's loss system with
-    ⌈threshold · c⌉ places and no queue.  Weakness: without `window`, devices are idle after bursts that a queue would
-    have smoothed; with `window`, shorter bursts are admitted, and tasks that arrive just after them are refused.  At
-    threshold 1 it is a loss system, not a queue.  Cost: O(devices) per decision.
+    ⌈threshold · c⌉ places and no queue.  Weakness: without `window`, no queue forms that would keep devices busy after
+    a burst.  With `window`, bursts shorter than it are admitted completely, but tasks that arrive just after a burst
+    are refused.  At threshold 1 it is a loss system, not a queue.  Cost: O(devices) per decision.
 
     threshold: share of the devices (cores) of a type at which no further task is admitted to it.
     window: seconds over which the share is averaged; 0: the present share.
@@ -211,7 +215,10 @@ class UtilizationThreshold(Admission):
         return self._no if share >= self.threshold - ROUNDING else YES
 
     def _averaged(self, name: str, share: float, now: float) -> float:
-        """Return a type's average utilization; it was `share` since the last arrival."""
+        """Update a type's average occupied share to `now`, and return it.
+
+        share: the occupied share since the last call.
+        """
         average, at = self._average.get(name, (0.0, 0.0))
         kept = math.exp((at - now) / self.window)
         average = kept * average + (1.0 - kept) * share
@@ -220,7 +227,7 @@ class UtilizationThreshold(Admission):
 
 
 class Codel(Admission):
-    """CoDel, controlled delay: refuse at rising frequency while the queue stays old.
+    """CoDel, controlled delay: refuse ever more often while the queue remains old.
 
     The queue is old while its head (the task that waits longest) has waited for longer than a target.
 
@@ -233,8 +240,8 @@ class Codel(Admission):
     For: closed loops, with clients that slow down when they are refused, and loads slightly above capacity for a long
     time.  Weakness: open arrivals far above capacity need many intervals until refusals are frequent enough: under the
     varying load of docs/admission.md its reward per task is -0.83 with phases of 300 s and -1.38 with phases of 20 s,
-    while rejecting all gives 0.  It reacts one queueing delay late.  If the order is not that of arrival, one starved
-    task keeps the head old.  Cost: O(1).
+    while rejecting all gives 0.  It reacts one queueing delay late.  If tasks are not served in the order of arrival, a
+    single starved task keeps the age high, and all new tasks are refused.  Cost: O(1).
 
     target: acceptable age of the head.
     interval: seconds above the target before the first refusal; about the longest usual response time.
@@ -268,8 +275,9 @@ class HeadCodel(Codel):
     All tasks are admitted.
     Reference: Nichols, Jacobson, McGregor and Iyengar, Controlled Delay Active Queue Management, RFC 8289 (2018).
     For: queues in which the clients of the oldest tasks have given up.
-    Weakness: after `count` drops the next one is interval/√count later, so a queue many times above the target shrinks
-    slowly.  Cost: O(1); requests of a service are handled as Task objects, which is slower than arrays.
+    Weakness: after `count` drops the next one is interval/√count later, so if tasks wait many times longer than the
+    target, it takes long until enough are dropped.  Cost: O(1); requests of a service are handled as Task objects,
+    which is slower than arrays.
 
     target: acceptable sojourn time.
     interval: seconds above the target before the first drop.

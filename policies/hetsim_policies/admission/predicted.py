@@ -6,11 +6,12 @@ from typing import Annotated, Any, cast
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.cluster import Cluster, Device
+from hetsim.model.cluster import Cluster
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.service import LanguageService
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode, Shape
 from hetsim.model.units import Fraction, Seconds
 from hetsim.policy import Accept, Admission, Reject, RequestQueue, View
 from hetsim_policies.admission.common.estimates import RecentArrivals, servers
@@ -21,18 +22,18 @@ FEW = 4  # maximum number of devices of which each is queried for the time it is
 class Ahead:
     """Predicts when a new task would start and end.
 
-    For tasks, the wait in a mode is the estimated waiting and running work on its device type, divided by the number of
-    launches of that mode that fit simultaneously; 0 if no task waits and the task would fit now.  With exact estimates
-    this is the true wait on one server in order of arrival; on several servers it is slightly too short, and under
-    other orders it is an average.  The widths of waiting tasks are ignored.  The prediction for a request is the rest
-    of the batch in flight, the full batches ahead of it, and then its own batch, which includes requests behind it and
-    those that arrive before the batch starts.  This assumes greedy batches; delays by the batching policy and by other
-    services are not included.  A request to a language model is predicted to wait as long as the first request in the
-    queue has waited so far (the delay of the head of the line: Ibrahim and Whitt, Real-Time Delay Estimation Based on
-    Delay History, Manufacturing & Service Operations Management 11(3), 2009), and then to take the time that it would
-    take alone.  This prediction is too short if many requests share the steps, and is late after a change of load.
-    Cost: O(1) per request on one device; for a task the sums of `view.backlog`; linear in the requests to a language
-    model.
+    For a task, the wait in a mode is the estimated work of all waiting and running tasks on the mode's device type,
+    divided by the number of launches of that mode that fit simultaneously.  It is 0 if no task waits and the task fits
+    now.  With exact estimates this is the true wait on one server in order of arrival; on several servers it is
+    slightly too short, and under other orders of service it is an average over tasks.  The widths of waiting tasks are
+    ignored.  For a request the prediction is a sum: the remaining time of the batch in flight, the full batches ahead
+    of the request, and its own batch.  Its own batch includes requests that arrive before that batch starts.  This
+    assumes greedy batches; delays by the batching policy and by other services are not included.  A request to a
+    language model is predicted to wait as long as the first request in the queue has waited so far (the delay of the
+    head of the line: Ibrahim and Whitt, Real-Time Delay Estimation Based on Delay History, Manufacturing & Service
+    Operations Management 11(3), 2009), and then to take the time that it would take alone.  This prediction is too
+    short if many requests share the steps, and is late after a change of load.  Cost: O(1) per request on one device;
+    for a task a call of `view.backlog`; for a language model linear in its requests.
     """
 
     def __init__(self, view: View, memory: int = 500):
@@ -42,13 +43,16 @@ class Ahead:
         self._services: dict[Shape, BatchesAhead | TokensAhead] = {}
 
     def wait(self, task: Task, position: int | None = None) -> float:
-        """Return seconds until the task would start, in mode `position` (default: best)."""
+        """Return seconds until the task would start in its mode number `position`.
+
+        position: None for the fastest mode; requests to a service ignore it.
+        """
         if (service := self.service(task)) is not None:
             return service.wait()
         return self._wait(task.modes[task.modes_by_speed()[0] if position is None else position])
 
     def response(self, task: Task, position: int | None = None) -> float:
-        """Return seconds until the task would end, in mode `position` (default: best)."""
+        """Return seconds until the task would end in mode `position` (see `wait`)."""
         if (service := self.service(task)) is not None:
             return service.response(task)
         position = task.modes_by_speed()[0] if position is None else position
@@ -124,7 +128,7 @@ class BatchesAhead:
         return residual + waiting // self.limit * self._compute / len(self.devices)
 
     def response(self, task: Task) -> float:
-        """Seconds until a new request is answered; later arrivals may enlarge its batch."""
+        """Seconds until a new request is answered; its batch includes expected arrivals."""
         self.rate.note(self.view.now)
         residual, waiting, limit = self._residual(), len(self.queue), self.limit
         if waiting >= limit:
@@ -141,7 +145,6 @@ class BatchesAhead:
         return seconds
 
     def _residual(self) -> float:
-        """Seconds until the next device is free."""
         view, devices = self.view, self.devices
         if len(devices) <= FEW:
             running = view.changes.launches, view.changes.releases
@@ -178,10 +181,10 @@ class TokensAhead:
         return max(0.0, view.now - head.ready - self.service.request_delay)
 
     def response(self, task: Task) -> float:
-        """Return the predicted seconds until a new request's last token.
+        """Return the predicted seconds until the last token of a new request.
 
-        If the service limits the time to the first token, the returned time is to be compared with this limit: it is
-        the seconds until the first token, or larger if the last token would miss its deadline by more.
+        If the service limits the time to the first token, return a value to compare with this limit: the seconds until
+        the first token, or this limit plus the predicted lateness of the last token, whichever is larger.
         """
         service, position = self.service, task.modes_by_speed()[0]
         before = service.request_delay + self.wait()
@@ -195,7 +198,7 @@ class TokensAhead:
 
 
 def somewhere(cluster: Cluster, mode: Mode) -> Placement | None:
-    """Return the first devices of the empty cluster for a mode; None if it never fits."""
+    """Return devices for a mode as if all were free; None if there are too few."""
     wanted = max(1, mode.gpus)
     for node in cluster.nodes:
         here = [node.cpu] if mode.on_cpu else list(node.accelerators)
@@ -312,8 +315,8 @@ class Adaptive(Admission):
 
     Decides: as `predicted_wait`, with an adaptive limit.  After each answer the limit is multiplied by exp(−gain ·
     percentile) if it was late and by exp(gain · (1 − percentile)) if it was in time: in equilibrium exactly the share 1
-    − percentile of the answers is late, whatever the load and the error of predictions.  The limit never exceeds a few
-    times the target.
+    − percentile of the answers is late, whatever the load and the error of predictions.  The limit stays between 1/1000
+    of the target and 4 times the target.
     Reference: Robbins and Monro, A Stochastic Approximation Method (1951), for a quantile; as admission control with
     feedback from measured response times: Welsh and Culler, Adaptive Overload Control for Busy Internet Servers (2003).
     Known: the equilibrium is that of a stationary load; after a jump the limit needs about 1/(gain · percentile) late
@@ -322,7 +325,7 @@ class Adaptive(Admission):
 
     target: the response time to meet; default: the tasks' own deadlines.
     percentile: the share of admitted tasks that should meet the target.
-    gain: step of the limit's logarithm after one answer.
+    gain: an answer changes the logarithm of the limit by at most this.
     """
 
     def __init__(

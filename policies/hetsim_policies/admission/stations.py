@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.mode import Mode
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Fraction, PerSecond, Seconds
 from hetsim.policy import Accept, PlanProblem, Reject, View
 from hetsim_policies.admission.common.estimates import (
@@ -37,8 +37,8 @@ class TrunkReservation(AtStations):
     Optimal Control and Trunk Reservation in Loss Networks, Probability in the Engineering and Informational Sciences 4
     (1990).  Proven: the best policy for classes with rewards and equal mean times at one group of servers without
     waiting (Miller); the number in service is then a birth-and-death chain.
-    Weakness: for tasks of different widths or times other rules are better (`mdp_threshold`), and if tasks may use
-    other device types than the best (a fallback) there are more servers than are counted.  Cost: O(1).
+    Weakness: `mdp_threshold` is better for tasks of different widths or times.  If tasks may also use other device
+    types than the best one, there are more servers than are counted.  Cost: O(1).
 
     reserve: by class, the number of servers that it must leave free for others; 0 for classes not named.
     servers: total number of servers; default: the servers of the device type of a task's best mode.
@@ -112,7 +112,7 @@ class ErlangWait(AtStations):
 
 
 def wait_tail(stages: float, rate: float, time: float) -> float:
-    """Probability that `stages` departures at this rate take longer than `time`."""
+    """Probability that `stages` departures at a rate take longer than a time, in s."""
     from scipy.special import gammaincc  # half a second that other policies need not wait for
 
     return float(gammaincc(stages, rate * time))
@@ -140,7 +140,7 @@ class Naor(AtStations):
     reward: value of an answer.  cost: cost of each second in the system, in the same unit.
     objective: which threshold (individual, social or revenue).
     memory: arrivals over which rates are estimated.
-    arrival_rate, service_time: fixed values instead of estimates.
+    arrival_rate, service_time: constant values to use instead of estimates.
     """
 
     queueing = "optimal pricing"
@@ -298,7 +298,7 @@ class MdpThreshold(AtStations):
         return YES
 
     def _table(self, station: DeviceStation, count: int) -> "ThresholdTable | None":
-        """Return the best decisions by the present estimates; None without estimates."""
+        """Return the station's table for the present estimates; None without estimates."""
         if (table := self._tables.get(station)) is None:
             table = self._tables[station] = ThresholdTable(count, count + self._room(count), len(self.classes))
         rates, times = [], []
@@ -332,7 +332,10 @@ class ThresholdTable:
         self._used: list[float] = []
 
     def _neighbors(self, step: int) -> np.ndarray:
-        """Return by state and class the state with `step` more tasks of it; -1 if none."""
+        """Return the number of the state with `step` (1 or -1) more tasks of each class.
+
+        A row per state, a column per class; -1 if there is no such state.
+        """
         neighbors = np.full(self.states.shape, -1, dtype=np.int64)
         for class_ in range(self.states.shape[1]):
             beside = self.states.copy()
@@ -354,7 +357,7 @@ class ThresholdTable:
     def solve(
         self, rates: Sequence[float], times: Sequence[float], rewards: Sequence[float], holding: Sequence[float]
     ) -> None:
-        """Compute the table with the highest reward."""
+        """Compute the table with the highest long-run reward, by policy iteration."""
         self._used = [*rates, *times]
         leave = self.states / np.array(times)
         leave *= np.minimum(1.0, self.servers / np.maximum(1, self.total))[:, None]
@@ -374,7 +377,11 @@ class ThresholdTable:
     def _evaluate(
         self, accept: np.ndarray, arrive: np.ndarray, leave: np.ndarray, reward: np.ndarray, cost: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """Return a table's values relative to the empty system, and its gain per second."""
+        """Evaluate the decisions `accept`: return all state values, and gain per second.
+
+        The value of a state is its long-run advantage over the empty system.  arrive: arrivals/s by class; leave:
+        departures/s by state and class; cost: holding cost/s by state.
+        """
         from scipy.sparse import csc_matrix
         from scipy.sparse.linalg import splu
 
@@ -409,7 +416,7 @@ class ThresholdTable:
 
 
 def _states(places: int, classes: int) -> np.ndarray:
-    """Enumerate class counts with at most `places` in total; the empty system first."""
+    """Return all vectors of task counts by class with sum at most `places`; 0 first."""
     if classes == 1:
         return np.arange(places + 1)[:, None]
     parts = []

@@ -8,14 +8,14 @@ batches compute; if the rate falls, the requests waiting at this time are upload
 Reference: Zhang, Zha, Wan and Cheng, A GPU Inference System Scheduling Algorithm with Asynchronous Data Transfer
 (IPDPSW 2019).  Its slides choose the size n by c·(τ_calc(n) - τ_up(n)) = n at arrival rate c, which ignores arrivals
 during the upload; `flow_balance`, c·τ_calc(n) = n, does not.  When the device is idle, all waiting requests are
-launched.  To wait for more requests pays only if fewer requests wait than arrive during a batch, and at such rates the
-device is hardly ever idle (on the paper's network, waiting for a second request changes the mean latency by +146 % at
-20 requests/s, +6 % at 100/s and less than 0.5 % from 150/s up).
-Weakness: a batch that is launched too early misses the next requests; so that Poisson noise does not cause this, a
-batch counts as full only `margin` standard deviations above the expected size.  Of several equally busy devices only
-the first gets its batch just in time, the other devices when they are idle.  A device with one stream cannot overlap
-stages: each batch has all waiting requests, as under `serial_greedy`, up to the limit on latency; the run reports this.
-Cost: O(1) amortized per batch (about four scheduling rounds).
+launched.  Waiting for more requests would help only if more requests arrive during a batch than wait now, and at such
+rates the device is hardly ever idle (on the paper's network, waiting for a second request changes the mean latency by
++146 % at 20 requests/s, +6 % at 100/s and less than 0.5 % from 150/s up).
+Weakness: a batch that is launched too early misses the next requests.  To avoid this in spite of random arrivals, a
+batch counts as full only `margin` standard deviations above the expected size.  If several devices are equally busy,
+only the first device gets its next batch just in time; any other device gets a batch when it is idle.  A device with
+one stream cannot overlap stages: each batch has all waiting requests, as under `serial_greedy`, up to the limit on
+latency; the run reports this.  Cost: O(1) amortized per batch (about four scheduling rounds).
 """
 
 import math
@@ -25,8 +25,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
 from hetsim_policies.batching.common.linear_fit import LinearFit, line_remarks
@@ -36,7 +36,7 @@ LATEST = 4.0  # standard deviations of a compute time after which a batch is ass
 
 
 class AsyncLinear(Batching):
-    """Two streams with uploads just in time; `streams: 1` is `serial_greedy`.
+    """Upload the next batch just before the present compute ends (needs two streams).
 
     rule: equation for the batch size n at arrival rate c: flow_balance (n = c·τ(n), τ of the slowest stage) or slides
         (n = c·(τ_calc(n) - τ_up(n))).
@@ -44,8 +44,8 @@ class AsyncLinear(Batching):
     latency: maximum latency in seconds of the first request of a batch, which limits the batch size; default: the
         service's slo.
     max_batch: largest batch (the mode's own limit applies too).
-    margin: standard deviations of a Poisson count by which a batch must exceed its expected size to count as full; 0:
-        upload as soon as the expected size is reached.
+    margin: a batch counts as full if it exceeds its expected size by this many standard deviations of a Poisson count;
+        0: as soon as the expected size is reached.
     """
 
     in_order = True
@@ -115,16 +115,13 @@ class AsyncLinear(Batching):
         again = time_left - early if early < 0.25 * time_left else time_left
         return Delay(view.now + again, math.ceil(min(self.full, max_size)), released=True)
 
-    # When -----------------------------------------------------------------------------------------------------
-
     def _hesitation(self, upload: float) -> float:
-        """Return the delay of the upload's end after the expected end of the compute.
+        """Return how long after the expected end of the compute the upload should end.
 
-        An upload that ends a second too late delays the waiting requests; a second too early, the requests that arrive
-        in this second must wait for another batch.  At flow balance both numbers of requests are equal.  When the
-        compute ends, the upload starts immediately.  If the error of the expected end has standard deviation σ, the
-        optimal delay x satisfies 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1 (Φ: normal distribution, τ_up: upload time): x is near
-        0 for long uploads, and large for uploads that are short compared with σ.
+        The end of the compute is uncertain, with standard deviation σ.  If the upload ends too late, the waiting
+        requests are delayed; if it ends too early, requests that arrive meanwhile must wait for another batch.  The
+        best delay x satisfies 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1 (Φ: normal distribution, τ_up: upload time): x is near 0
+        if the upload is long compared with σ, and large if it is short.
         """
         sigma = math.sqrt(self.compute.variance) * self.compute.at(self.running)
         if sigma <= 0.05 * upload:
@@ -138,13 +135,11 @@ class AsyncLinear(Batching):
                 high = middle
         return high * sigma
 
-    # How many -------------------------------------------------------------------------------------------------
-
     def _launch(self, count: int, queue: RequestQueue, view: View, most: int) -> Take:
-        """Launch a batch just in time or on an idle device; set the size of the next one.
+        """Launch `count` requests now; compute the size from which the next batch is full.
 
-        Until two batch sizes have been measured, batches do not overlap; at low load that costs nothing.  If the first
-        two batches would both have the maximum size, the second batch is halved.
+        Until batches of two sizes have been measured, batches do not overlap.  If the first two would both have the
+        maximum size (`most`), the second is halved, so that the sizes differ.
         """
         if self.first_size is None:
             self.first_size = count
@@ -161,7 +156,7 @@ class AsyncLinear(Batching):
         return Take(count)
 
     def _fill(self, count: int, queue: RequestQueue, view: View, end: float, most: int) -> Take:
-        """Launch a batch that is full early; the next is filled while it computes."""
+        """Launch a batch that is full before its planned upload; the next one fills then."""
         rate = self.rate
         if self.launched:
             since, arrived = self.launched[-1]
@@ -196,8 +191,6 @@ class AsyncLinear(Batching):
             if a + slope > 0:
                 max_size = min(max_size, max(1, int((self.latency - b - fixed) / (a + slope))))
         return max_size
-
-    # The arrival rate -----------------------------------------------------------------------------------------
 
     def _note(self, count: int, queue: RequestQueue, view: View) -> None:
         self.running = count

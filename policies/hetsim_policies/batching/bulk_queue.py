@@ -24,7 +24,10 @@ def rounded(rate: float) -> float:
 
 
 def batch_times(queue: RequestQueue, placement: Placement, most: int | None) -> np.ndarray:
-    """Return the estimated seconds of batches of 1, 2, ... requests, over all stages."""
+    """Return the estimated seconds of batches of 1, 2, ... requests, over all stages.
+
+    The largest size is `most` (None: 64), or less if the mode has a lower limit.
+    """
     sizes = range(1, limit(placement, most or MODELED) + 1)
     return np.array([queue.stages(size, placement).total for size in sizes])
 
@@ -42,7 +45,7 @@ def arrivals_during(rate: float, times: np.ndarray, most: int) -> np.ndarray:
 class BulkQueue:
     """A server that takes Poisson arrivals in batches; the analytic policies' model.
 
-    The time of a batch is fixed by its size.  A state is the number of requests in the system; the last state,
+    The time of a batch depends only on its size.  A state is the number of requests in the system; the last state,
     `states`, represents all larger numbers.  Time passes during services (`time[s]` for a batch of s) and while waiting
     for the next arrival.
     """
@@ -59,7 +62,10 @@ class BulkQueue:
         return bool(self.rate * self.times[-1] < len(self.times))
 
     def after(self, present: int, size: int) -> np.ndarray:
-        """Distribution of the number in the system after a batch, from `present` before."""
+        """Return the distribution of the state after a batch of `size` requests.
+
+        present: number of requests in the system when the batch starts.
+        """
         rest, states = present - size, self.states
         row = np.zeros(states + 1)
         row[rest:states] = self.arrivals[size - 1][: states - rest]
@@ -67,12 +73,15 @@ class BulkQueue:
         return row
 
     def request_seconds(self, present: int, size: int) -> float:
-        """Expected request-seconds in the system during a batch."""
+        """Expected request-seconds in the system during a batch, from `present` requests."""
         time = float(self.times[size - 1])
         return present * time + self.rate * time * time / 2
 
     def beyond(self, size: int) -> np.ndarray:
-        """Expected arrivals beyond the last state during a batch, by requests present."""
+        """Return the expected number of arrivals that exceed the last state in a batch.
+
+        One number for each number of requests present at the start of the batch.
+        """
         room = self.states - np.arange(self.states)
         filled = np.cumsum(np.cumsum(self.arrivals[size - 1]))  # [k - 1]: expected room left of k
         return np.maximum(0.0, self.rate * self.times[size - 1] - room + filled[room - 1])
@@ -130,21 +139,21 @@ class Modeled(Batching):
 class BatOpt(Modeled):
     """BatOpt: launch a batch when enough requests wait, by a model of the queue.
 
-    Decides when: a batch starts once a requests wait, and has at most b requests.  The threshold a minimizes the mean
-    response in the queue M/D(a, b)/1/N.  Batch times are estimates by size; the arrival rate is that of the last
-    `window` seconds, rounded to the nearest power of 1.1.  Batches do not overlap.  The model is the exact Markov chain
-    of the number of requests after each batch (N states), with the mean response by Little's law over a cycle of
-    waiting and service.
+    Decides when: a batch starts once at least A requests wait, and has at most B requests.  The threshold A minimizes
+    the mean response in the queue M/D(A, B)/1/N, where N is the number of states of the model.  Batch times are
+    estimates by size; the arrival rate is that of the last `window` seconds, rounded to the nearest power of 1.1.
+    Batches do not overlap.  The model is the exact Markov chain of the number of requests after each batch; the mean
+    response follows from Little's law.
     Reference: Zhang, Luo, Wang, Kui and Ren, BatOpt: Optimizing GPU-Based Deep Learning Inference Using Dynamic Batch
-    Processing (IEEE Transactions on Cloud Computing 2024), where the model M/G(a, b)/1/N also includes GPU memory (here
-    only the bound b); Neuts, A General Class of Bulk Queues with Poisson Input (1967).
+    Processing (IEEE Transactions on Cloud Computing 2024), where the model M/G(A, B)/1/N also includes GPU memory (here
+    only the bound B); Neuts, A General Class of Bulk Queues with Poisson Input (1967).
     Weakness: it assumes Poisson arrivals.  With linear batch times a threshold gains little compared with
     `serial_greedy`.  After the rate has fallen, requests wait for requests that do not arrive, until twice the expected
     time has passed or their SLO is near.
     Cost: O(1) per batch; for each new rate up to 20 linear systems of N unknowns (0.2 s at N = 256).
 
-    max_batch: b, the largest batch; default: the service's limit.  The model covers sizes up to 64.
-    states: N, at least 2 b; default: 4 b.
+    max_batch: B, the largest batch; default: the service's limit.  The model covers sizes up to 64.
+    states: N, at least 2 B; default: 4 B.
     window: seconds over which the rate is estimated.  rate: requests per second, instead of an estimate.
     """
 
@@ -173,7 +182,6 @@ def best_threshold(model: BulkQueue) -> int:
 
 
 def mean_responses(model: BulkQueue, thresholds: list[int]) -> list[float]:
-    """Mean response of a request under each threshold."""
     states, max_size, rate = model.states, len(model.times), model.rate
     starts = np.arange(1, states + 1)
     sizes = np.minimum(starts, max_size)
@@ -193,7 +201,6 @@ def mean_responses(model: BulkQueue, thresholds: list[int]) -> list[float]:
 
 
 def stationary(chain: np.ndarray) -> np.ndarray:
-    """Stationary distribution of a chain with one recurrent class."""
     system = np.eye(len(chain)) - chain.T
     system[-1] = 1.0
     right = np.zeros(len(chain))
@@ -209,20 +216,21 @@ class Smdp(Modeled):
     """SMDP: a table from queue length to batch size, for weighted response and power.
 
     Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
-    1 to s.  The model is a semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the
-    mean response plus `power_weight` times the mean power of batches ((busy − idle) watts while computing).  The last
-    state represents all queue lengths from `states` on; an arrival in this state adds the cost of its wait for the full
-    batches before it.  It is solved by sweeps of value iteration; after each sweep the values of the greedy table are
-    evaluated exactly, so that a few sweeps reach the optimum (Puterman, Markov Decision Processes, 1994, section 11.4).
-    Reference: Xu, Sun, Zhou and Niu, SMDP-Based Dynamic Batching for Efficient Inference on GPU-Based Platforms (ICC
-    2023), which uses relative value iteration and the same kind of overflow cost.
+    1 to s.  The model is a semi-Markov decision process with Poisson arrivals, in which the time of a batch depends
+    only on its size; its cost is the mean response plus `power_weight` times the mean power of batches ((busy − idle)
+    watts while computing).  The last state represents all queue lengths from `states` on; an arrival in this state adds
+    the cost of its wait for the full batches before it.  It is solved by sweeps of value iteration; after each sweep
+    the values of the greedy table are evaluated exactly, so that a few sweeps reach the optimum (Puterman, Markov
+    Decision Processes, 1994, section 11.4).  Reference: Xu, Sun, Zhou and Niu, SMDP-Based Dynamic Batching for
+    Efficient Inference on GPU-Based Platforms (ICC 2023), which uses relative value iteration and the same kind of
+    overflow cost.
     Proven: optimal for the model.  Weakness: the model has no deadlines and assumes Poisson arrivals; the rate is that
     of the last `window` seconds, rounded to a power of 1.1.  Batches do not overlap.
     Cost: O(1) per batch; for each new rate some sweeps of O(states² · sizes) and linear systems (0.03 s at 256 states).
 
     power_weight: seconds of mean response that a watt of mean power is worth.
-    max_batch: largest batch; default: the service's limit, where the table has sizes up to 64, and 64 stands for all
-        waiting requests up to this limit.
+    max_batch: largest batch; default: the service's limit.  Without it the table has sizes up to 64 only, and its
+        decision for size 64 launches all waiting requests, up to the service's limit.
     states: number of distinct queue lengths, at least twice the largest size of the table (default: four times).
     window: seconds over which the rate is estimated.  rate: requests per second, instead of an estimate.
     """
@@ -288,7 +296,7 @@ class DecisionProcess:
         return cost
 
     def evaluate(self, table: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return relative state values under a table, and its average cost."""
+        """Return each state's relative value under a table of actions, and average cost."""
         states = self.model.states
         chances = np.zeros((states + 1, states + 1))
         for state, size in enumerate(table.tolist()):

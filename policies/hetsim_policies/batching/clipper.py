@@ -8,9 +8,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
 from hetsim_policies.batching.common.linear_fit import line_remarks
@@ -46,8 +46,9 @@ class ClipperAimd(Clipper):
     within the SLO, and is multiplied by `backoff` after a batch that exceeds the SLO.  Batches do not overlap.
     Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez and Stoica, Clipper: A Low-Latency Online Prediction Serving
     System (NSDI 2017), section 4.3; the rule is that of Chiu and Jain (1989) for congestion.
-    Weakness: the SLO bounds the time of a batch; a request also waits, so latencies reach twice the SLO.  Starting at
-    1, the limit needs as many batches as its final value, and it then oscillates over its last tenth.
+    Weakness: the SLO bounds the time of a batch; a request also waits, so latencies reach twice the SLO.  The limit
+    grows by one `step` per batch, so it reaches a large value late; then it oscillates between this value and `backoff`
+    times it.
     Cost: O(1) per batch.
 
     start: the first limit.  step: increase of the limit after a full batch in time.  backoff: factor on the limit after
@@ -88,13 +89,13 @@ class ClipperQuantile(Clipper):
     """Clipper, quantile regression: largest batch with 99th percentile in the SLO.
 
     Decides how many requests: all waiting, up to a limit per device.  The quantile of the batch time is modeled as a
-    line in the batch size, refitted every few batches from the last `window` batches and the last batch of each power
-    of two.  Batches do not overlap.
+    line in the batch size, refitted every few batches.  The fit uses the last `window` batches and, of older batches,
+    the last one with a size in [2^i, 2^(i+1)) for each i.  Batches do not overlap.
     Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez and Stoica, Clipper: A Low-Latency Online Prediction Serving
     System (NSDI 2017), section 4.3; Koenker and Bassett, Regression Quantiles (1978).
-    Weakness: the SLO bounds the time of a batch, but not the wait of a request.  At a constant load sizes are nearly
-    equal and the slope depends on old batches of other sizes; so the limit is at most twice the largest size seen.  A
-    99th percentile is uncertain, since only one of 100 batches exceeds it.
+    Weakness: the SLO bounds the time of a batch, but not the wait of a request.  At a constant load, the sizes of
+    recent batches are nearly equal, so the slope depends on older batches and may be wrong; therefore the limit is at
+    most twice the largest size used so far.  A 99th percentile is uncertain, since only one of 100 batches exceeds it.
     Cost: O(window · 50) per refit, a few microseconds per batch.
 
     quantile: quantile of batch times, such as 0.99.  window: number of batches of a fit.

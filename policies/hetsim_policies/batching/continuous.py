@@ -48,7 +48,7 @@ def _weight(name: str, value: float) -> float:
 
 
 class Continuous(IterationPolicy):
-    """Requests join between steps while KV blocks are free; the last is preempted.
+    """Requests join between steps; if memory runs out, the last to join is preempted.
 
     order: order in which requests join: fcfs, shortest_prompt, priority (highest first) or vtc (fair among clients:
         virtual tokens).
@@ -94,8 +94,6 @@ class Continuous(IterationPolicy):
         self._coming: dict[int, dict[Generation, None]] = defaultdict(dict)
         self._read_at: dict[int, int] = {}  # steps that each replica had decoded when it read a prompt last
 
-    # Joining -----------------------------------------------------------------------------------------------------
-
     def key(self, request: Generation) -> Any:
         if self.order == "priority":
             return (-request.priority, request.arrival)
@@ -118,7 +116,6 @@ class Continuous(IterationPolicy):
         return replica.free_blocks - replica.blocks_for(request) >= self.watermark * replica.blocks
 
     def _pause(self, replica: Replica) -> int:
-        """Number of steps to decode before a prompt may be read again."""
         if not replica.decoding:
             return 0
         return self._read_at.get(replica.number, -self.min_decode_steps) + self.min_decode_steps - replica.steps
@@ -134,17 +131,17 @@ class Continuous(IterationPolicy):
         return reading + more <= limit
 
     def _excess(self, replica: Replica, request: Generation, steps: int) -> int:
-        """Return the excess of stored tokens over memory if a request joins after `steps`."""
+        """Return peak token need minus capacity if a request joins `steps` steps from now."""
         block = replica.service.block
         coming = [self._to_hold(other, block) for other in (*self._coming[replica.number], request)]
         need = self._reserved[replica.number].need(replica.steps + steps, coming)
         return need - replica.blocks * block
 
     def _to_hold(self, request: Generation, block: int) -> tuple[int, int]:
-        """Return (tokens to store after the next token, tokens stored at that time).
+        """Return two numbers of tokens, counted after the request's next decoding step.
 
-        All tokens but the last are stored; n tokens occupy blocks of at most n + block - 1 tokens.  The step that reads
-        the rest of the prompt produces a token, which the next step stores.
+        They are the tokens still to be stored until the end of the answer (its last token is never stored), and the
+        tokens stored by then, plus block - 1, since n tokens may occupy blocks of n + block - 1 tokens.
         """
         produced = request.produced + (request.to_prefill > 0)
         more = request.longest - produced - 1
@@ -165,8 +162,6 @@ class Continuous(IterationPolicy):
         while step < steps and (excess := self._excess(replica, request, step)) > 0:
             step += max(1, excess // (replica.size + 1))  # a step changes the need by a token a sequence at most
         return min(step, steps)
-
-    # Members and clients -----------------------------------------------------------------------------------------
 
     def turn(self, replica: Replica) -> str:
         return self._counters[replica.number].turn(replica.heads, replica.steps)
@@ -195,8 +190,6 @@ class Continuous(IterationPolicy):
             self._coming[replica.number].pop(request, None)
             self._reserved[replica.number].leave(request)
 
-    # Steps -------------------------------------------------------------------------------------------------------
-
     def step(self, replica: Replica) -> BatchStep:
         if not (prefilling := replica.prefilling):
             return BatchStep()
@@ -223,11 +216,12 @@ class Continuous(IterationPolicy):
 
 
 class Reservations:
-    """Tokens that requests of a replica will store in KV blocks, by announced answers.
+    """Tokens that requests of a replica will store, by the announced answer lengths.
 
-    A decoding sequence stores one more token per step.  So two numbers of a sequence are constant: its last step, and
-    its stored tokens minus the steps so far.  Sequences are sorted by last step.  Memory use grows until a sequence
-    ends and releases its tokens, so the peak is the maximum over the ends of sequences.
+    A decoding sequence stores one more token per step.  So for each sequence two numbers are constant: the number of
+    its last step, and its stored tokens minus the number of the present step.  Sequences are sorted by last step.
+    Memory use grows until a sequence ends and releases its tokens, so the peak is the maximum over the ends of
+    sequences.
     Cost: O(sequences) per check, O(log sequences) per insertion.
     """
 
@@ -240,7 +234,7 @@ class Reservations:
     def decodes(self, request: Any, to_hold: tuple[int, int], steps: int) -> None:
         """Record that a sequence has begun to decode.
 
-        to_hold: tokens to be stored after its next token, and tokens stored then.
+        to_hold: the two numbers of tokens that `_to_hold` returns.  steps: decoding steps of the replica so far.
         """
         more, there = to_hold
         self.growth[request] = growth = (-steps - more, there - steps)
@@ -253,7 +247,10 @@ class Reservations:
             self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
-        """Return the peak of stored tokens if sequences with these `to_hold` values join."""
+        """Return the maximum of stored tokens over all coming steps, if sequences join.
+
+        coming: for each joining sequence the two numbers that `_to_hold` returns.
+        """
         if self.whole_answers:
             return self.total + sum([more + there for more, there in coming])
         growths = self.decoding + [(-steps - more, there - steps) for more, there in coming]
@@ -266,23 +263,20 @@ class Reservations:
         return peak
 
 
-# Virtual token counters: what each client of a language model has been served, in weighted tokens.
+# Virtual token counters: the service of each client of a language model, in weighted tokens.
 #
-# The next request is that of the waiting client with the least counter.  A counter grows by `input_weight` for each
-# token of a prompt when its request joins, and by `output_weight` for each token that a step decodes (the first token
-# of an answer comes with its prompt), divided by the weight of the request.  A client that had nothing waiting is
-# lifted to the least counter of those that have, so no client saves up service while away.
+# The next request is that of the waiting client with the lowest counter.  A counter grows by `input_weight` per prompt
+# token when a request joins, and by `output_weight` per token that a step decodes (not the first token, which comes
+# with the prompt), divided by the weight of the request.  A client that had no waiting request is raised to the lowest
+# counter of the waiting clients, so idle time gives no credit.
 # Reference: Sheng, Cao, Li, Zhu, Li, Zhuo, Gonzalez and Stoica, Fairness in Serving Large Language Models (OSDI 2024):
-# of two clients that both wait all the time, the services differ by at most 2 max(input_weight × longest prompt,
-# output_weight × tokens in a batch), whatever they send.
-# Weakness: fairness between clients only: the longest requests of a client wait no longer than its others. Counters are
-# of one replica; several replicas are fair each by itself.
-# Cost: O(log waiting clients) for each client with requests in the replica or that has come or gone since the last
-# look.
+# while two clients both wait, their services differ by at most 2 max(input_weight × longest prompt, output_weight ×
+# tokens in a batch).  Weakness: it is fair between clients only, and each replica has its own counters.
+# Cost: O(log waiting clients) for each client with requests in the replica, or with changes since the last call.
 
 
 class TokenAccount:
-    """One client's counter of tokens, linear in the decoding steps."""
+    """One client's counter of tokens, a linear function of the decoding steps."""
 
     __slots__ = ("charged", "decoding")
 
@@ -304,10 +298,9 @@ class VirtualTokens:
         self.output_weight = output_weight
         self.accounts: dict[str, TokenAccount] = defaultdict(TokenAccount)  # by client
         self.begun: dict[Any, int] = {}  # requests that decode, and the step at which they began to
+        # Lower bounds of the counters of waiting clients; as counters grow, a bound at the top is corrected.
+        # Only a client's entry in `bounds` is valid, even while none of its requests waits.
         self.heap: list[Bound] = []
-        """Lower bounds of the counters of waiting clients.  Counters grow with every step, so a bound is corrected when
-        it reaches the top.  One bound per client is valid, that in `bounds`, even while none of its requests waits.
-        """
         self.bounds: dict[str, Bound] = {}
 
     def counter(self, client: str, steps: int) -> float:
@@ -318,12 +311,15 @@ class VirtualTokens:
         return total
 
     def _pace(self, client: str) -> float:
-        """Amount that a step adds to the client's counter."""
         decoding = self.accounts[client].decoding
         return sum([self.output_weight * count / weight for weight, (count, _) in decoding.items()])
 
     def queued(self, request: Any, heads: Mapping[str, Any], steps: int) -> None:
-        """Record a waiting request; raise the client's counter to the lowest waiting one."""
+        """Record a waiting request.
+
+        If it is its client's only one, the client's counter is raised to the lowest counter of the other waiting
+        clients.
+        """
         client, bounds = request.client, self.bounds
         if (bound := bounds.get(client)) is not None and request.arrival < bound[1]:
             self._bound(client, bound[0], request.arrival)
@@ -345,16 +341,16 @@ class VirtualTokens:
             self.accounts[request.client].charged += self._prompt(request)
 
     def decodes(self, request: Any, steps: int) -> None:
-        """Record that a request has begun to decode in each step."""
+        """Record that a request now decodes one token in each step."""
         self.begun[request] = steps
         group = self.accounts[request.client].decoding.setdefault(request.weight, [0, 0])
         group[0] += 1
         group[1] += steps
 
     def leave(self, request: Any, over: bool, steps: int) -> None:
-        """Record that a request leaves the replica; `over`: it has ended.
+        """Record that a request leaves: it has ended (`over`), or was preempted.
 
-        A request that is preempted before its first token pays for its prompt when it joins again.
+        If it is preempted before its first token, the charge for its prompt is returned.
         """
         client, weight = request.client, request.weight
         account = self.accounts[client]
@@ -397,7 +393,7 @@ class VirtualTokens:
             heapreplace(heap, now)
 
     def steps_until_turn(self, client: str, heads: Mapping[str, Any], steps: int, most: int) -> int:
-        """Number of decode-only steps until another client's turn, up to `most`."""
+        """Number of steps until another client's turn if no prompt is read; max. `most`."""
         own, pace = self.counter(client, steps), self._pace(client)
         if not pace:
             return most

@@ -56,7 +56,7 @@ class Nexus(Batching):
         return Take(count if window > 1 else max(1, largest(count, lambda size: makes_it(0, size))))
 
     def _target(self, queue: RequestQueue, placement: Placement) -> int:
-        """Return the largest batch that fits twice into the SLO, at least one request."""
+        """Return the largest batch (at least 1) that takes at most half of the SLO."""
         if (target := self.targets.get(placement)) is None:
             target, slo = limit(placement, self.max_batch), queue.service.slo
             if slo < math.inf:
@@ -72,8 +72,8 @@ class Clockwork(Batching):
     requests that would be late in that batch are rejected; requests that would be late even if started alone and
     immediately, on any of the service's devices, expire.  Decides when: transfers of the next batch overlap the
     computing batch, but a batch is closed as late as possible, so that it can grow: its upload time plus `ahead`
-    seconds before the device is free.  Of several services, the next is the one whose batch must start first (deadline
-    minus batch time).
+    seconds before the device is free.  If several services have a batch, the batch with the earliest latest start
+    (deadline minus batch time) is next.
     Reference: Gujarati, Karimi, Alzayat, Hao, Kaufmann, Vigfusson and Mace, Serving DNNs like Clockwork: Performance
     Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of the published scheduler, which uses
     batches of 1, 2, 4, 8 and 16 requests.  A model that the device lacks is loaded with the batch that needs it, as
@@ -83,7 +83,7 @@ class Clockwork(Batching):
     launches batches that are slightly late.  It is greedy: a large batch of one service can make the next batch of
     another impossible; it uses the least loaded device, which the engine offers.
     Cost: O(log b · log n + devices) per batch of b of n waiting requests and O(1) per dropped request.  If deadlines
-    are not in order of arrival, O(b) per batch, and no older request is skipped for a larger batch.
+    are not in the order of arrival, a batch costs O(b), and always has the oldest requests.
 
     ahead: seconds before the device is free at which a batch is closed, in addition to its upload.
     max_batch: largest batch (the mode's own limit applies too).
@@ -132,7 +132,6 @@ class Clockwork(Batching):
         max_size = min(waiting, limit(placement, self.max_batch))
 
         def late(size: int) -> int:
-            """Number of oldest requests that a batch of this size would delay too long."""
             end = ahead.end(queue, size, placement) + ROUNDING
             return largest(waiting, lambda count: queue.deadline(count - 1) < end)
 
@@ -142,7 +141,10 @@ class Clockwork(Batching):
         return 0, self._in_order(queue, placement, ahead, max_size)
 
     def _in_order(self, queue: RequestQueue, placement: Placement, ahead: Outlook, most: int) -> int:
-        """Return the largest batch of the oldest requests that are all in time."""
+        """Return the largest batch of the oldest requests in which all are in time.
+
+        It tests every request of the batch, as deadlines need not be in the order of arrival.
+        """
         deadline = queue.deadline(0) - ROUNDING
         size = largest(most, lambda count: ahead.end(queue, count, placement) <= deadline)
         for position in range(1, size):
@@ -152,7 +154,10 @@ class Clockwork(Batching):
         return size
 
     def _hopeless(self, queue: RequestQueue, here: float, placement: Placement, view: View) -> int:
-        """Count the oldest requests that would be late even if started alone, now."""
+        """Count the oldest requests that would be late even if started alone, now.
+
+        here: end of a batch of one request at `placement`; all other placements of the service are tried, too.
+        """
         soonest = here
         for place in self.places:
             if place != placement:

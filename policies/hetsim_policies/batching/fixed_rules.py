@@ -81,8 +81,8 @@ class SizeOrTimeout(Batching):
     Cost: O(1) per batch; with max_enqueued_batches also O(1) per request.
 
     max_batch_size: requests of a full batch; default: the largest of allowed_batch_sizes, else the service's limit.
-    batch_timeout: seconds that the first request of a batch waits for others while the device has room; 0: it does not
-        wait.
+    batch_timeout: seconds that the first request of a batch waits for further ones while a stream of the device is
+        free; 0: it does not wait.
     allowed_batch_sizes: increasing list that ends with max_batch_size, if given; a batch takes the time of the next
         larger size in the list.
     max_enqueued_batches: when this many full batches wait, arrivals are rejected.  Rejections are recorded when the
@@ -145,7 +145,10 @@ def _refused(what: str, policy: str = "policy.batching", key: str = "allowed_bat
 
 @dataclass(frozen=True)
 class QueuePolicy:
-    """Rules of a level: queue limit (0: none), timeout (0: none), action on timeout."""
+    """Rules of a level: maximum number of waiting requests, and seconds until timeout.
+
+    0: no limit, or no timeout.  timeout_action: whether a request expires at the timeout, or is delayed.
+    """
 
     max_queue_size: Annotated[int, Field(ge=0)] = 0
     timeout: Annotated[Seconds, Field(ge=0)] = 0.0
@@ -164,7 +167,7 @@ class PriorityLevel:
         return len(self.timely) + len(self.delayed)
 
     def time_out(self, now: float) -> list[Task]:
-        """Delay requests whose timeout has passed, or return them if they expire."""
+        """Apply timeouts: delay late requests or, by the level's policy, return them."""
         expired: list[Task] = []
         goes = self.delayed if self.policy.timeout_action == "delay" else expired
         while self.timely and self.next_timeout <= now:
@@ -248,7 +251,7 @@ class TritonDynamic(Batching):
         return Delay(until, waiting + 1 if self.bounded else following)
 
     def _sort_in(self, queue: RequestQueue) -> list[Task]:
-        """Sort new requests into their levels; return requests beyond a queue limit."""
+        """Add new requests to their levels; return those that exceed a level's limit."""
         new = queue.arrived - self.seen
         self.seen += new
         if not new and sum(map(len, self.levels)) == len(queue):

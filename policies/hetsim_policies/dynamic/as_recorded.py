@@ -3,12 +3,12 @@
 Decides when and, if the trace names nodes, where.  It validates a model of a cluster against a log of the cluster: if
 the cluster, the demands and the durations are right, every start is met.  A task that does not fit at its recorded
 start waits until it fits, before tasks recorded later; `late_starts`, `mean_lateness` and `max_lateness` report number
-and duration of these delays.  A task without a recorded start starts as soon as it fits, after due tasks.  Tasks need
-the column `recorded_start` (the readers of clusters' logs write it), and may have `recorded_node`; tasks with recorded
-nodes that the cluster lacks are counted in `unknown_nodes`; if the cluster has none of a task's nodes, the task starts
-wherever it fits.  A job over several nodes uses only the recorded nodes; its mode determines the devices on each node.
-Reference: the replay of recorded schedules by which trace-driven simulators are validated, e.g. Frachtenberg and
-Feitelson, Pitfalls in Parallel Job Scheduling Evaluation (2005).
+and duration of these delays.  A task without a recorded start starts as soon as it fits, after the tasks that are due.
+Tasks need the column `recorded_start` (the readers of clusters' logs write it), and may have `recorded_node`; tasks
+with recorded nodes that the cluster lacks are counted in `unknown_nodes`; if the cluster has none of a task's nodes,
+the task starts wherever it fits.  A job over several nodes uses only the recorded nodes; its mode determines the
+devices on each node.  Reference: the replay of recorded schedules by which trace-driven simulators are validated, e.g.
+Frachtenberg and Feitelson, Pitfalls in Parallel Job Scheduling Evaluation (2005).
 Weakness: it is not a policy, since its decisions were made by another policy for another load.
 Cost: O(log n) per task, and one check per round of each late task.
 """

@@ -1,8 +1,8 @@
 """Backfilling: reservations for the head, for all waiting tasks, or for gangs.
 
-Reservations of many tasks are made in order of arrival and kept while tasks end when expected: a new task then gets a
-reservation that delays no earlier reservation.  When a task ends at another time, or overruns, all reservations are
-made again, in the same order.
+Reservations of many tasks are made in the order of arrival.  As long as tasks end when expected, they do not change,
+and a new task gets a reservation that delays none of them.  When a task ends at another time, or overruns, all
+reservations are made again, in the same order.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
 from hetsim.policy import (
@@ -47,8 +47,9 @@ class EasyBackfill(Backfilling):
     head never starts after the shadow that was computed when it became head.  Only the head has a guarantee.  With
     wrong estimates: a task that ends early moves the shadow forward, since it is computed again after every release; a
     task that overruns counts as ending immediately, and keeps its resources.
-    Weakness: a wide task far down the queue can be passed by any number of tasks; overestimates hide gaps.  Cost: O(log
-    n) per task, a check of the window's tasks that may fit, and one shadow per round in which such a task fits.
+    Weakness: a wide task far down the queue can be passed by any number of tasks; if estimates are too long, gaps seem
+    too short and are not filled.  Cost: O(log n) per task, a check of those of the first `depth` waiting tasks that may
+    fit, and one shadow per round in which one fits.
 
     depth: number of tasks behind the head, in each partition, that are considered; None: all.  0 is fcfs.
     """
@@ -79,7 +80,7 @@ class ConservativeBackfill(Backfilling):
     ending immediately.  Weakness: fewer holes are filled than under EASY, since every wide task far down the queue has
     a reservation; on several nodes a task that starts early may occupy a part of a node that fcfs would have left free.
     Cost: O(nodes × spans) per reservation, where a span is an interval of constant free resources; with wrong estimates
-    one reservation per task of the window at every release.
+    a reservation for each of the first `depth` waiting tasks at every release.
 
     depth: number of tasks behind the head, in each partition, that have reservations; None: all.
     """
@@ -225,7 +226,8 @@ class GangBackfill(ConservativeBackfill):
     whole nodes; reservations as in Mu'alem and Feitelson (2001).  Without reservations wide gangs starve, since smaller
     tasks occupy each node as it becomes free.
     Weakness: small tasks may be passed by other small tasks; devices are idle before each wide gang.  Cost: O(nodes ×
-    spans of constant free resources) per reservation of a gang; a pass over the window after every release.
+    spans of constant free resources) per reservation of a gang; a pass over the first `depth` waiting tasks after every
+    release.
 
     depth: number of tasks behind the head, in each partition, that are considered; None: all.
     """

@@ -6,9 +6,10 @@ from heapq import heapify, heappop, heappush
 from math import sqrt
 
 from hetsim.model.cluster import MILLI, Cluster, DeviceType, Node, NodeSpec
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, can_host
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.policy import Decision, Fetch, PlanProblem, View
 from hetsim_policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask, refuse_parts_of_nodes
 from hetsim_policies.task_graphs import bottom_levels
@@ -17,7 +18,7 @@ NEAR = 16  # maximum number of nodes near a task's data whose devices are checke
 
 
 class Alike:
-    """Device queues of one type on equal nodes, by the time when a device is free.
+    """Queues of equal devices (type, node); the queue that is free earliest is first.
 
     A heap with an entry for every change; outdated entries are dropped when they reach the top.
     """
@@ -33,7 +34,6 @@ class Alike:
         self.push(line)
 
     def push(self, line: DeviceLine) -> None:
-        """Record that the end times of a device queue have changed."""
         heappush(self._heap, (line.first_end(), line.number, line))
         if len(self._heap) > 64 + 4 * len(self.lines):
             self._heap = [(other.first_end(), other.number, other) for other in self.lines]
@@ -132,7 +132,10 @@ class EarliestLine(AssigningScheduler):
             yield from self._gangs(mode, view)
 
     def _gangs(self, mode: Mode, view: View) -> Iterator[tuple[DeviceLine, ...]]:
-        """Yield the first free queues of each node; for spanning gangs, of all nodes."""
+        """Yield sets of queues for a gang: per node the first that are free.
+
+        If the gang may span nodes, the last set has the first free queues of all nodes.
+        """
         need, now = self.need(mode), view.now
         everywhere: list[tuple[float, int, DeviceLine]] = []
         for node in view.cluster.nodes:
@@ -161,7 +164,7 @@ class EarliestLine(AssigningScheduler):
 
 
 def _share_of(node: Node, mode: Mode) -> int:
-    """Number of a gang's devices for which each node has host cores and memory."""
+    """Maximum number of a gang's devices that the node's cores and memory can serve."""
     share = mode.gpus
     if mode.millicores:
         share = min(share, MILLI * node.cpus * mode.gpus // mode.millicores)
@@ -192,9 +195,9 @@ class Eft(EarliestLine):
 class Dmda(EarliestLine):
     """Deque model data aware (`dmda` of StarPU): each task to the earliest worker.
 
-    Decides where, as `eft`, but with transfer times: those of `bytes_in`, `bytes_out`, and of missing items that the
-    task reads, from their locations when the task becomes ready.  A worker is an accelerator, or the cores of a node;
-    its tasks start in order of assignment.
+    Decides where, as `eft`, but with transfer times.  These are the times of `bytes_in` and `bytes_out`, and of items
+    that the task reads and the worker lacks, from where they are when the task becomes ready.  A worker is an
+    accelerator, or the cores of a node; its tasks start in order of assignment.
     Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU: A Unified Platform for Task Scheduling on Heterogeneous
     Multicore Architectures (2011); Augonnet, Clet-Ortega, Thibault, Namyst, Data-Aware Task Scheduling on
     Multi-Accelerator Based Platforms (2010).  In StarPU each GPU occupies a core that drives it; to model this, set
@@ -214,7 +217,10 @@ class Dmda(EarliestLine):
         self.prefetch = prefetch
 
     def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
-        """Return begin and end, with uploads hidden by several streams or by `prefetch`."""
+        """Return begin and end of a task on devices that are free at `free`.
+
+        With several streams or `prefetch`, the upload may end before the devices are free.
+        """
         stages = view.stages((task,), placement)
         kind = placement.mode.type
         bring = max(stages.ready, stages.write_back) + stages.upload

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 
@@ -61,12 +61,13 @@ class Elastic(Scheduler):
     A job's modes are its sizes (1, 2, 4, 8 GPUs, with times from `scaling`), whose speeds are estimates.  The papers
     have one type of GPU.  Here each type is allocated separately: of the types with room, a job gets its smallest size
     on the type where this size is fastest.  Its next step is the next faster size on the same type, or on another type,
-    in which case it releases its present GPUs.  A gain is always per GPU of the type that the step occupies.  The sizes
-    of a job are on accelerators if its fastest mode is, otherwise on cores.  Cost: O(steps × log jobs) per allocation,
-    with at most as many steps as GPUs and types allow, plus the stops and starts; if all jobs have one size, a pass
-    over the running jobs in each round in which a waiting job fits or a running job may be stopped.
+    in which case it releases its present GPUs.  A gain is always per GPU of the type that the step occupies.  A job
+    uses accelerators only if its fastest mode does, otherwise cores only.  Cost: O(steps × log jobs) per allocation,
+    with at most as many steps as GPUs and types allow, plus the stops and starts; if each job has one size, a pass over
+    the running jobs in each round in which a waiting job fits or a running job may be stopped.
 
-    Jobs get their smallest size in the order of `first`, then the next size is given to the largest `gain` per GPU.
+    Jobs get their smallest size in the order of `first`; then each further step goes to the job with the largest
+    `gain`.
     """
 
     def __init__(self, interval: Interval = 600.0):
@@ -83,7 +84,7 @@ class Elastic(Scheduler):
         self._whole = True  # true if all sizes have been whole numbers
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Cost of a round; 0 if jobs have one size, which are handled mode by mode."""
+        """Cost of a round; 0 if each job has one size (jobs are then grouped by mode)."""
         for shape in problem.tasks.shapes:
             there = [mode for mode in shape.modes if mode.type.name in problem.cluster.types]
             on_cpu = sum(mode.on_cpu for mode in there)
@@ -119,8 +120,6 @@ class Elastic(Scheduler):
         else:
             self._elastic[task.index] = None
 
-    # Decided by a policy ----------------------------------------------------------------------------------------
-
     def first(self, task: Task, left: float) -> Any:
         """Sort key of jobs for their minimum sizes, lowest first.
 
@@ -129,17 +128,15 @@ class Elastic(Scheduler):
         return left
 
     def gain(self, step: GrowthStep, left: float) -> float:
-        """Return the priority of a growth step: the job's gain per GPU that it takes.
+        """Return the priority of a growth step: the job's gain per GPU added.
 
-        Each policy has its own measure of gain, such as seconds.  left: estimated time left in the fastest mode.
+        Each policy has its own measure of gain, such as seconds saved.  left: estimated remaining seconds in the
+        fastest mode.
         """
         raise NotImplementedError
 
     def wishes(self, left: dict[int, float]) -> Wishes:
-        """Return the ordered growth steps of the jobs."""
         return Wishes(self, left)
-
-    # Sizes ------------------------------------------------------------------------------------------------------
 
     def speed(self, task: Task, mode: Mode) -> float:
         """Rate of a mode relative to the fastest; above 0 if the fastest takes no time."""
@@ -174,8 +171,6 @@ class Elastic(Scheduler):
             return -self.speed(task, mode), mode.type is not there, -self._idle.get(mode.type.name, 0.0)
 
         return sorted((of_type[0] for of_type in sizes.values()), key=slowness)
-
-    # Dealing out ------------------------------------------------------------------------------------------------
 
     def allocate(self, jobs: list[Task], view: View) -> dict[int, Mode]:
         """Choose the size of each job that gets devices."""
@@ -215,7 +210,10 @@ class Elastic(Scheduler):
     def _begin_all(
         self, jobs: list[Task], sizes: dict[int, Sizes], free: dict[str, float], chosen: dict[int, Mode], wishes: Wishes
     ) -> list[Task]:
-        """Assign jobs their smallest size while there is room; return the other jobs."""
+        """Give each job its smallest size while devices last; return the jobs without one.
+
+        Updates the devices left by type (`free`), the sizes (`chosen`) and the growth steps (`wishes`).
+        """
         none = []
         for task in jobs:
             smallest = self.smallest(task, sizes[task.index])
@@ -236,8 +234,6 @@ class Elastic(Scheduler):
         for name, of_type in sizes.items():
             if (there := next((mode for mode in of_type if self.speed(task, mode) > now), None)) is not None:
                 yield GrowthStep(task, here, there, there.width - (here.width if name == here.type.name else 0))
-
-    # Resizing ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not (running := view.running("start", own=True)) and not view.num_waiting(own=True):
@@ -307,7 +303,7 @@ class Elastic(Scheduler):
         return Start(task, placement)
 
     def _attempts(self, waiting: list[Task], target: dict[int, Mode]) -> Iterator[tuple[Task, list[Mode]]]:
-        """Yield tasks with the modes to try; a task may be yielded twice."""
+        """Yield jobs with modes to try: chosen sizes first, then sizes on other types."""
         elsewhere = []
         for task in waiting:
             if task.index in target:
@@ -324,9 +320,8 @@ class Elastic(Scheduler):
                 yield task, self.smallest(task, self.sizes(task))
 
 
-# Waiting jobs of one size each, mode by mode, so that a round looks only at those that may get devices.
-#
-# Cost: O(log n) a job that comes or goes; a round takes the first jobs of each mode until no mode has room.
+# Waiting jobs with one size each, by mode, so that a round visits only jobs that may get devices.  Cost: O(log n) per
+# change; a round takes the first jobs of each mode until no mode has room.
 
 
 class RigidJobs:
@@ -364,10 +359,10 @@ class RigidJobs:
     def deal(
         self, running: list[tuple[Any, float, int, Mode]], free: dict[str, float]
     ) -> tuple[dict[int, None], list[Task]]:
-        """Assign devices to jobs in key order, while `free` suffices by type.
+        """Give devices to running and waiting jobs in the order of their keys.
 
-        running: (key, arrival, row, mode).  Return the rows of running jobs that keep their devices, and the waiting
-            jobs that get devices.
+        running: (key, arrival, row, mode).  free: devices by type.  Return the rows of running jobs that keep their
+            devices, and the waiting jobs that get devices.
         """
         keep: dict[int, None] = {}
         chosen: list[Task] = []
@@ -492,12 +487,13 @@ class Duels(Wishes):
 class SpeedupMean(Elastic):
     """The fairest mean of speedups: the objective of Pollux, with greedy sizes.
 
-    Decides the size of elastic jobs, and when they are resized: the power mean, with exponent `fairness`, of each job's
-    speed relative to its speed on a fair share of the cluster.  With an exponent towards minus infinity only the
-    slowest job counts.
+    Decides the size of elastic jobs, and when they are resized.  It maximizes the power mean, with exponent `fairness`,
+    of the jobs' speeds, each relative to the job's speed on a fair share of the cluster.  With an exponent towards
+    minus infinity only the slowest job counts.
     Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  Pollux
     also places GPUs by a genetic search (`pollux`) and adapts batch sizes; here sizes grow greedily by the gain in the
-    sum of powers, which is optimal for concave speeds up to the last step.  Several types of GPU are an extension
+    sum of powers; this is optimal, except for the last step, if speeds are concave.  Several types of GPU are an
+    extension
     (see `hetsim_policies.dynamic.elastic`).
     Weakness: it ignores the time left, so short jobs are treated as long ones.
     Cost: O(steps × log jobs) per allocation, and the stops and starts.

@@ -20,10 +20,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hetsim.errors import PolicyError, Problem, ScenarioError, visible
-from hetsim.model.cluster import MILLI, WHOLE, Device
+from hetsim.model.cluster import MILLI, WHOLE
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, WAITING, Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Reject, Scheduler, Set, Start, Stop, View, Wait
 from hetsim.policy.external import Exchange, ExternalProgram
@@ -238,7 +239,7 @@ class External(Scheduler):
             raise self._wrong(f"answered {kind}, which is not supported")
 
     def _stop(self, job: Job, resubmit: bool) -> Iterator[Decision]:
-        """Stop a job for good; with `resubmit` it waits again and keeps its work."""
+        """Stop a job; with `resubmit` it waits again and keeps its work, else reject it."""
         self._over(job, "COMPLETED_KILLED")
         yield Stop(job.task, keep=resubmit)
         self._tell("JOB_KILLED", job_ids=[job.id], job_progress={job.id: {"progress": job.task.done}})

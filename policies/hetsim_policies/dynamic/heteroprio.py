@@ -3,7 +3,7 @@
 Decides when, where, and which tasks are restarted.  Ready tasks are sorted by acceleration: the time on a core divided
 by the time on a GPU (in the fastest mode on each side).  An idle GPU takes tasks from the most accelerated end, an
 idle core from the other.  Equally accelerated tasks are sorted by `priority`, then by the distance from the end of the
-task graph: the highest value is next for the GPUs if the tasks gain from a GPU, and next for the cores otherwise.  An
+task graph; the task with the highest value is next for the side (GPUs or cores) on which these tasks are faster.  An
 idle device that finds no task restarts a running task of the other side that would then end earlier; the task that ends
 last is tried first (spoliation: the work done is lost).
 Reference: Agullo, Bramas, Coulaud, Darve, Messner, Takahashi, Task-based FMM for Heterogeneous Architectures (2015);
@@ -15,7 +15,7 @@ the minimum (Beaumont, Eyraud-Dubois, Simon, Analysis of a List Scheduling Algor
 Resources, 2020).  Without spoliation there is no bound: the last idle core may take a task that a GPU would finish far
 sooner.  Weakness: transfers are not counted when a task is chosen; the work and energy of restarted tasks are lost.
 Cost: O(distinct demands + log n) per decision.  Spoliation considers only tasks that run on their slower side and, if
-tasks only compute, only tasks for which a restart pays.
+tasks have no transfers, only tasks that would end earlier after a restart.
 """
 
 import math
@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
-from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View
 from hetsim_policies.dynamic.common.two_ended import TwoEnded
 from hetsim_policies.task_graphs import bottom_levels
@@ -76,8 +76,6 @@ class HeteroPrio(Scheduler):
         level = self._levels[task.index] if self._levels else 0.0
         return -acceleration, sign * task.priority, sign * level, task.ready, task.index
 
-    # Rounds ---------------------------------------------------------------------------------------------------
-
     def schedule(self, view: View) -> Iterator[Decision]:
         if view.changes.releases != self._releases:
             self._releases = view.changes.releases
@@ -121,8 +119,6 @@ class HeteroPrio(Scheduler):
             heappush(self._worth[side], (-(view.now + gain * (1.0 - task.done)), task.index, task.ticket, task))
         return Start(task, placement)
 
-    # Spoliation -----------------------------------------------------------------------------------------------
-
     def _spoliate(self, side: int, view: View) -> Iterator[Decision]:
         shapes = [shape for shape in self._misplaced[1 - side] if any(view.fits(mode) for mode in _modes(shape, side))]
         if not shapes:
@@ -143,7 +139,7 @@ class HeteroPrio(Scheduler):
                 yield self._start(task, placement, view)
 
     def _worth_it(self, side: int, now: float) -> list[Task]:
-        """Return running tasks that would end earlier if restarted, by compute time alone."""
+        """Return tasks on `side` that would end earlier on the other, by compute times."""
         heap, candidates = self._worth[side], []
         while heap and -heap[0][0] > now:
             entry = heappop(heap)

@@ -9,11 +9,12 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.cluster import Device, Node
+from hetsim.model.cluster import Node
 from hetsim.model.curves import Layout, layout_of
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, WAITING, Task
-from hetsim.model.tasks import Mode, Shape
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 from hetsim_policies.common import place_of
@@ -27,8 +28,6 @@ ROUND_COST = 3e-6  # seconds that a waiting job adds to an instant at which GPUs
 
 @dataclass
 class IntervalJob:
-    """State of a job when GPUs are allocated."""
-
     task: Task
     sizes: dict[int, Mode]  # its modes by number of GPUs, in ascending order
     share: Share = field(default_factory=dict)  # its GPUs now; empty while it waits
@@ -81,7 +80,7 @@ class AtIntervals(Scheduler):
         self._others: dict[int, Task] = {}
 
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
-        """Return the GPUs of each job, by row, until the next instant; others have none.
+        """Return each job's GPUs, by row, for the coming interval; other jobs have none.
 
         `room`: GPUs by node that the jobs may use, including their present ones.
         """
@@ -132,8 +131,6 @@ class AtIntervals(Scheduler):
             own = {m.gpus: m for m in modes if m.type.name == self._kind and m.gpus and m.whole_devices}
             by_size = self._modes[key] = dict(sorted(own.items()))
         return by_size
-
-    # Dealing out ----------------------------------------------------------------------------------------------
 
     def _deal_out(self, waiting: list[Task], running: list[Task], view: View) -> Iterator[Decision]:
         jobs = [
@@ -207,7 +204,7 @@ class AtIntervals(Scheduler):
 def spread(mode: Mode, room: Share) -> Share:
     """Remove the GPUs of a mode from `room`, each on the node with most free GPUs.
 
-    A mode that must stay on one node takes all from the node with most, or none.
+    A mode that must stay on one node gets all its GPUs on the node with most free GPUs, or none.
     """
     share: Share = {}
     gpus = mode.gpus
@@ -223,7 +220,10 @@ def spread(mode: Mode, room: Share) -> Share:
 
 
 def spread_others(dealt: dict[int, Share], widths: Iterable[tuple[IntervalJob, int]], room: Share) -> dict[int, Share]:
-    """Add the GPUs of further jobs, spread over the nodes' remaining GPUs."""
+    """Add to `dealt` the GPUs of further jobs, spread over the nodes' remaining GPUs.
+
+    widths: jobs with their number of GPUs.  room: GPUs by node.
+    """
     for share in dealt.values():
         for node, count in share.items():
             room[node] -= count
@@ -435,8 +435,6 @@ class Pollux(AtIntervals):
 
 
 class GeneticSearch:
-    """A genetic search for an allocation of GPUs to jobs."""
-
     def __init__(self, policy: Pollux, jobs: list[IntervalJob], nodes: list[int], room: np.ndarray, view: View):
         self.policy, self.jobs, self.room, self.random = policy, jobs, room, view.random
         self.now = np.array([[job.share.get(node, 0) for node in nodes] for job in jobs], dtype=np.int64)
@@ -471,8 +469,6 @@ class GeneticSearch:
             candidates, values = candidates[best], values[best]
         return candidates
 
-    # What a candidate is worth ----------------------------------------------------------------------------------
-
     def _fair_speed(self, job: IntervalJob) -> float:
         width = max((gpus for gpus in job.sizes if gpus <= self.fair), default=next(iter(job.sizes)))
         return max(job.speed(self._layout(width, -(-width // int(self.room.max())))), 1e-300)
@@ -498,8 +494,6 @@ class GeneticSearch:
         power = self.policy.fairness
         with np.errstate(divide="ignore"):  # the power of nothing is infinite, and its mean none
             return np.asarray(np.mean(scaled**power, axis=1) ** (1 / power))
-
-    # Breeding ---------------------------------------------------------------------------------------------------
 
     def _crossed(self, found: Matrices, values: np.ndarray, count: int) -> Matrices:
         """Create children of candidates; each parent is the better of two random ones."""

@@ -22,9 +22,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hetsim.errors import refusal
 from hetsim.model.cluster import MILLI, WHOLE, Node
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     WAIT_FOR_CHANGE,

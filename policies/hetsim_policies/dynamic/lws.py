@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
 
-from hetsim.model.cluster import MILLI, WHOLE, Device
+from hetsim.model.cluster import MILLI, WHOLE
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
-from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 from hetsim_policies.dynamic.common.lines import refuse_parts_of_nodes
 from hetsim_policies.dynamic.common.two_ended import TwoEnded
@@ -43,7 +44,6 @@ class Worker:
     deques: defaultdict[Shape, TwoEnded] = field(default_factory=lambda: defaultdict(TwoEnded))
 
     def runs(self, shape: Shape) -> list[Mode]:
-        """Modes of a shape for devices of this worker's type."""
         return [mode for mode in shape.modes if mode.type is self.device.type]
 
 
@@ -87,8 +87,6 @@ class Lws(Scheduler):
             self._on_node.append(here)
         self._open = list(range(len(self._nodes)))
 
-    # Hooks ----------------------------------------------------------------------------------------------------
-
     def ready(self, task: Task) -> None:
         self._ended(task)  # a device failed under it
         worker = self._home(task)
@@ -123,7 +121,7 @@ class Lws(Scheduler):
         return workers
 
     def _home(self, task: Task) -> Worker:
-        """Return the worker that released the task, or the next worker that can run it."""
+        """Return the worker of the task's last predecessor, or the next that can run it."""
         index, worker = self._last
         if worker is None or self._before is None or index not in self._before[task.index]:
             self._turn = (self._turn + 1) % len(self.workers)
@@ -133,8 +131,6 @@ class Lws(Scheduler):
             if other.up and other.runs(task.shape):
                 return other
         return worker
-
-    # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not view.num_waiting(own=True):
@@ -228,7 +224,7 @@ class Lws(Scheduler):
 
 
 def _room(mode: Mode) -> int:
-    """Amount (cores or whole device) that a launch occupies of each of its workers."""
+    """Amount of a worker that a launch occupies: thousandths of cores, or GPU share."""
     return mode.millicores if mode.on_cpu else mode.share
 
 

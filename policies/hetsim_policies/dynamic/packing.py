@@ -9,9 +9,9 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.model.cluster import WHOLE, Partition
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     WAIT_FOR_CHANGE,
@@ -243,7 +243,7 @@ class Defragment(ListScheduler):
             self._in_vain = view.now
 
     def _worthwhile(self, task: Task, view: View) -> Moves:
-        """Return the cheapest moves after which the task fits on one node, if they pay."""
+        """Return the cheapest moves after which the task fits on a node; [] if too costly."""
         if view.over_limit(task):
             return []  # room would not help
         mode = task.fastest_modes()[0]
@@ -309,7 +309,7 @@ class _Nodes:
 def _cheapest(
     nodes: _Nodes, mode: Mode, movable: dict[int, list[Task]], max_moves: int, view: View
 ) -> tuple[float, Moves] | None:
-    """Return (GPU-seconds lost, cheapest moves after which the mode fits), if any."""
+    """Return (GPU-seconds lost, cheapest moves after which the mode fits), or None."""
     best: tuple[float, Moves] | None = None
     for node, tasks in movable.items():
         state, moves, cost = nodes.copy(), [], 0.0

@@ -7,12 +7,12 @@ is the break-even time of sleep: waking time × (busy or idle watts) / (idle - s
 stopped.
 Reference: with the default patience the policy is the ski rental rule, which uses at most twice the energy of a policy
 that knows all arrivals (Karlin, Manasse, Rudolph, Sleator, Competitive Snoopy Caching, 1988; for power Irani, Shukla,
-Gupta, Online Strategies for Dynamic Power Management in Systems with Multiple Power-saving States, 2003).  For the
-forecast, the rate at which devices are requested is averaged over the last `memory` seconds (exponentially).  In
-addition to busy devices, as many devices are kept awake as requests are expected while a device wakes, plus `safety`
-standard deviations of a Poisson count (if the sum is at least half a device): square-root staffing as in Gandhi,
-Harchol-Balter, Raghunathan, Kozuch, AutoScale: Dynamic, Robust Capacity Management for Multi-Tier Data Centers (2012).
-Cores are never put to sleep, since their node's accelerators need them.
+Gupta, Online Strategies for Dynamic Power Management in Systems with Multiple Power-saving States, 2003).  The forecast
+is the rate at which devices are requested, an exponentially weighted average over the last `memory` seconds.  In
+addition to busy devices, some idle devices remain awake: as many as are expected to be requested while a device wakes,
+plus `safety` standard deviations of a Poisson count; none if this is less than half a device.  This is square-root
+staffing as in Gandhi, Harchol-Balter, Raghunathan, Kozuch, AutoScale: Dynamic, Robust Capacity Management for
+Multi-Tier Data Centers (2012).  Cores are never put to sleep, since their node's accelerators need them.
 Weakness: no forecast predicts a burst; a task for which devices wake waits for these devices even if other devices
 become free earlier; devices that draw as much power asleep as idle never sleep.
 Cost: linear in the accelerators for each round in which something was idle or asleep.
@@ -24,9 +24,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hetsim.model.cluster import Device, DeviceType
+from hetsim.model.cluster import DeviceType
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Counter, Decision, ListScheduler, PlacementRule, Scheduler, Set, Start, View, Wait, claims_of
 from hetsim_policies.common import grouped
@@ -101,13 +102,11 @@ class PowerDown(ListScheduler):
         until = yield from self._put_to_sleep(view, waiting=bool(closed))
         yield Wait(until=until)
 
-    # Waking -----------------------------------------------------------------------------------------------------
-
     def _to_wake(self, task: Task, view: View) -> list[Device]:
-        """Return the accelerators to wake for a task's mode: as few as possible on a node.
+        """Return the accelerators to wake for a waiting task.
 
-        For a gang across nodes, and if cores or memory are also lacking, return all sleeping accelerators of the type,
-        so that no task waits for accelerators that are never woken.
+        They are the smallest sufficient set on one node.  If no node has enough, cores or memory included, or if the
+        task is a gang across nodes, they are all sleeping accelerators of the type, so that no task waits in vain.
         """
         if not self.asleep:
             return []
@@ -128,10 +127,8 @@ class PowerDown(ListScheduler):
                 return [device for devices in sleeping.values() for device in devices]
         return []
 
-    # Sleeping ---------------------------------------------------------------------------------------------------
-
     def _put_to_sleep(self, view: View, waiting: bool) -> Generator[Decision, None, float]:
-        """Put long-idle devices to sleep; return the time of the next check."""
+        """Put long-idle devices to sleep, unless tasks wait; return the next check's time."""
         now, soonest = view.now, math.inf
         idle: dict[DeviceType, list[Device]] = {}
         for device in self._sleepers:
@@ -154,8 +151,6 @@ class PowerDown(ListScheduler):
             if devices and self.wanted_awake(kind, now) and not waiting:
                 soonest = min(soonest, now + self.memory / 4)  # the forecast falls while no task comes
         return soonest
-
-    # The forecast -----------------------------------------------------------------------------------------------
 
     def _ask(self, mode: Mode, now: float) -> None:
         devices, squares = self._demand.setdefault(mode.type, (FadingSum(self.memory), FadingSum(self.memory)))

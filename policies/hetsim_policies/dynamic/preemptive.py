@@ -1,233 +1,28 @@
 """Orders of a queue in which a head that does not fit may stop running tasks."""
 
 import math
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import refusal
 from hetsim.model.plan import Placement
-from hetsim.model.task import RUNNING, Task
+from hetsim.model.task import Task
 from hetsim.model.units import PerSecond, Seconds
 from hetsim.policy import (
-    WAIT_FOR_READY,
-    Counter,
     Decision,
     Discipline,
-    ListScheduler,
-    OrderKey,
     PlacementRule,
     PlanProblem,
     Reject,
-    Start,
-    Stop,
-    TaskQueue,
     View,
     Wait,
-    claims_of,
 )
+from hetsim.policy.preemption import PreemptiveList, RunningList
 from hetsim_policies.common import part_left, place_of
 from hetsim_policies.orders import edf
-
-Head = tuple[Task, TaskQueue]
-
-
-class PreemptiveList(ListScheduler):
-    """A `ListScheduler` whose heads may stop lower-ranked running tasks.
-
-    The least urgent tasks are stopped first, only as many as the head needs, and no task if even all would not suffice.
-    Stopped tasks wait again, with their work kept.  Tasks that are not preemptible continue.  Cost: for a head that
-    does not fit but might displace a running task, one pass over the running tasks until resources become free.
-    """
-
-    def __init__(
-        self,
-        order: OrderKey,
-        placement: PlacementRule | None = None,
-        discipline: Discipline = "block",
-        preemptive: bool = True,
-    ):
-        super().__init__(order, placement, discipline)
-        self.preemptive = preemptive
-        # An instant, and rows of tasks that did not start then although room had been made for them
-        self._declined: tuple[float, dict[int, None]] = (-1.0, {})
-        # Rows of tasks for which no room can be made, while releases and others' starts equal `_since`
-        self._in_vain: dict[int, None] = {}
-        self._since = -1, -1
-        self._own_starts = 0  # starts under "block": they rank before all that waits, and are no victims of theirs
-        # Upper bound of the ranks of running tasks (None: no start yet); these ranks never grow
-        self._worst: Any = None
-
-    def rank(self, task: Task, view: View) -> Any:
-        """Return a running task's rank; if ranks can grow, call `ranks_grew` when they do."""
-        return self.order(task)
-
-    def yields(self, running: Any, waiting: Any) -> bool:
-        """Return True if a task of rank `waiting` preempts rank `running`."""
-        return running > waiting
-
-    def ranks_grew(self) -> None:
-        """Record that running tasks rank lower now, so that heads try to preempt again."""
-        self._in_vain.clear()
-
-    def beginning(self, view: View) -> None:
-        """Hook at the beginning of a round."""
-
-    def until(self, view: View) -> Wait | None:
-        """Time of the next round if nothing changes; None if no round is needed."""
-        return None
-
-    def starting(self, task: Task, placement: Placement, view: View) -> None:
-        """Hook before a task starts."""
-        key = self.order(task)
-        if self._worst is None or key > self._worst:
-            self._worst = key
-
-    def victims(self, key: Any, view: View) -> Iterable[Task]:
-        """Return running tasks that a rank may preempt, least urgent first."""
-        if self._worst is None or not self.yields(self._worst, key):
-            return ()  # spares most heads the pass over all running tasks
-        ranked = [(self.rank(other, view), other) for other in view.running("start", own=True)]
-        ranked.sort(key=lambda entry: entry[0], reverse=True)
-        self._worst = ranked[0][0] if ranked else None
-        return [other for rank, other in ranked if self.yields(rank, key)]
-
-    def serve(self, counters: Sequence[Counter], alone: bool) -> None:
-        if self.preemptive:
-            raise refusal("a preemptive scheduler cannot serve requests: batches cannot be preempted")
-        super().serve(counters, alone)
-
-    def schedule(self, view: View) -> Iterator[Decision]:
-        return self._preempting(view) if self.preemptive else super().schedule(view)
-
-    def _preempting(self, view: View) -> Iterator[Decision]:
-        self.beginning(view)
-        if not (heads := _heads_of(self.queues())):
-            yield WAIT_FOR_READY
-        blocking = self.discipline == "block"
-        while heads:
-            task, queue = heads[0]
-            if len(heads) > 1:
-                task, queue = min(heads, key=lambda head: (self.order(head[0]), head[0].arrival, head[0].index))
-            if task.index in self._in_vain and self._since == self._known(view):
-                placement = None
-            elif (placement := self.place(task, view)) is not None:
-                queue.pop()
-            elif (room := self._room_for(task, view)) is not None:
-                for victim in room[1]:
-                    yield Stop(victim)
-                if (placement := self.place(task, view)) is None:
-                    # The rule declines, or the task's data find no room: not again at this instant, or it would go on.
-                    self._declined[1][task.index] = None
-            queues = [other for _, other in heads]
-            if placement is not None:
-                self.starting(task, placement, view)
-                self._own_starts += blocking
-                yield Start(task, placement)
-            elif len(heads) == 1:
-                break
-            elif not blocking or view.over_limit(task):
-                queues.remove(queue)  # held back by a limit, it blocks its own partition alone, even on shared nodes
-            else:
-                closed = claims_of(task)
-                queues = [other for head, other in _heads_of(queues) if not claims_of(head) & closed]
-            heads = _heads_of(queues)
-        if (wait := self.until(view)) is not None:
-            yield wait
-
-    def _known(self, view: View) -> tuple[int, int]:
-        """Key of the engine's state; while it is equal, no preemption can make room."""
-        changes = view.changes
-        return changes.releases, changes.launches - self._own_starts
-
-    def _room_for(self, task: Task, view: View) -> tuple[Placement, list[Task]] | None:
-        """Return a task's placement and the lower-ranked tasks to stop; None: impossible."""
-        # Without a rule and data that have to find room, a task of one mode that found no place fits nowhere.
-        plain = self.placement is None and not view.items
-        if not (plain and len(task.modes) == 1) and any(view.fits(mode) for mode in task.modes):
-            return None  # the placement rule declines what fits, or only the task's data find no room
-        if self._declined[0] != view.now:
-            self._declined = (view.now, {})
-        if task.index in self._declined[1]:
-            return None
-        if (room := view.make_room(task, self.victims(self.order(task), view))) is None and plain:
-            state = self._known(view)
-            if self._since != state:
-                self._since = state
-                self._in_vain.clear()
-            self._in_vain[task.index] = None
-        return room
-
-
-def _heads_of(queues: Iterable[TaskQueue]) -> list[Head]:
-    return [(head, queue) for queue in queues if (head := queue.head()) is not None]
-
-
-# Running tasks by a key that stays as it is while they run.
-#
-# `task.memo` holds the number of the start (given by the policy), which tells a task's entry from those of its earlier
-# starts; the others are void, and removed when they may be half of all.
-
-
-class RunningList:
-    """Running tasks sorted by key.
-
-    Cost: a binary search per insertion; insertions and removals at the front move the entries behind.
-    """
-
-    __slots__ = ("_entries", "_limit")
-
-    def __init__(self) -> None:
-        self._entries: list[tuple[Any, int, Task]] = []  # key, number of the start, task
-        self._limit = 64  # maximum number of entries before void ones are removed
-
-    def push(self, key: Any, task: Task) -> None:
-        """Add a task before it starts; its `memo` must be the number of the start."""
-        entries = self._entries
-        while entries:  # where those that end first come last, nothing else has to be removed
-            _, start, last = entries[-1]
-            if last.memo == start and last.state == RUNNING:
-                break
-            entries.pop()
-        insort(entries, (key, task.memo, task))
-        if len(entries) > self._limit:
-            self._entries = [e for e in entries if e[2] is task or (e[2].memo == e[1] and e[2].state == RUNNING)]
-            self._limit = max(64, 2 * len(self._entries))
-
-    def clear(self) -> None:
-        self._entries.clear()
-
-    def head(self) -> tuple[Any, Task] | None:
-        """Return the lowest key and its task; None if no task is left."""
-        entries = self._entries
-        while entries:
-            key, start, task = entries[0]
-            if task.memo == start and task.state == RUNNING:
-                return key, task
-            del entries[0]
-        return None
-
-    def pop(self) -> None:
-        del self._entries[0]
-
-    def until(self, reached: Callable[[Any], bool]) -> Iterator[Task]:
-        """Yield tasks before the first one whose key satisfies `reached`."""
-        entries = self._entries
-        if not entries or reached(entries[0][0]):
-            return iter(())
-        return self._first(bisect_left(entries, True, lo=1, key=lambda entry: reached(entry[0])))
-
-    def all(self) -> Iterator[Task]:
-        """Yield all tasks, in order."""
-        return self._first(len(self._entries))
-
-    def _first(self, count: int) -> Iterator[Task]:
-        for _, start, task in self._entries[:count]:
-            if task.memo == start and task.state == RUNNING:
-                yield task
 
 
 class Priority(PreemptiveList):
@@ -312,8 +107,8 @@ class Srtf(PreemptiveList):
     response on m servers, it is O(log min(n/m, P)) competitive, for n tasks and a ratio P of the longest to the
     shortest time (Leonardi and Raz, 1997).
     Weakness: long tasks can starve; every stop costs its save and restore; wrong estimates mislead it.
-    Cost: O(log n) per task and stop, if running tasks compute steadily in their best mode: remaining time plus present
-    time is then constant, and a sorted list finds the task with most time left.  Otherwise one pass over the running
+    Cost: O(log n) per task and stop, if running tasks compute at a constant rate in their best mode: their ends are
+    then constant, and a list sorted by ends gives the task with most time left.  Otherwise one pass over the running
     tasks for a head that does not fit.
 
     margin: a running task is preempted only by a task that is shorter by more than these seconds (such as the cost of a
@@ -356,7 +151,7 @@ class Srtf(PreemptiveList):
 
 
 class Las(PreemptiveList):
-    """Least attained service, discretized into a few queues; the least served first.
+    """Least attained service first, in a few queues between thresholds of service.
 
     Decides when, and which task is preempted.  The service a task has attained is GPUs × time (cores × time in CPU
     modes).  Tasks between the same two thresholds form a queue in the order of arrival; a task that crosses a threshold
@@ -409,7 +204,6 @@ class Las(PreemptiveList):
     gone = finished
 
     def victims(self, key: tuple[int, float, int], view: View) -> Iterator[Task]:
-        """Yield running tasks that rank behind a key (queue, arrival), the last first."""
         own = -key[1], -key[2]
         for level in sorted(range(len(self._running)), key=self.order_of_levels.__getitem__, reverse=True):
             rank, running = self.order_of_levels[level], self._running[level]
@@ -445,9 +239,8 @@ class Tiresias(Las):
     """Tiresias with known sizes: queues of attained service, ranked by Gittins index.
 
     Decides when, and which task is preempted: as `las`, but the order of queues follows from the distribution of GPU
-    time.  The index of a queue is the maximum, over the next thresholds, of the ratio of two values for a task of the
-    queue: its probability to end before the threshold, and its expected service until then.  The largest index is
-    served first.
+    time.  The index of a queue is the maximum, over all later thresholds, of p / s: p is the probability that a task of
+    the queue ends before the threshold, and s its expected service until then.  The largest index is served first.
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), its discretized
     2D-Gittins index; Gittins, Bandit Processes and Dynamic Allocation Indices (1979): in the limit of many thresholds,
     the order has the optimal mean response in M/G/1 among orders that know only the distribution.  The distribution is
@@ -470,7 +263,11 @@ class Tiresias(Las):
 
 
 def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
-    """Gittins index of a level: maximum over later edges of P(end) / expected service."""
+    """Gittins index of tasks that have attained the threshold `edges[level]`.
+
+    It is the maximum over later edges of P(task ends before the edge) / expected service until then.  sizes: service of
+    tasks, a sample.
+    """
     attained = edges[level]
     remaining = sizes[sizes > attained] - attained
     if not len(remaining):

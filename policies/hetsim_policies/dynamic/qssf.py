@@ -5,9 +5,9 @@ weights of recent jobs) or a quantile of the user's finished jobs of the same cl
 it is blended with that of all users (`hetsim_policies.prediction.durations`).  Estimates given with the jobs are not
 used.  The errors of predictions are recorded with the run.
 Reference: Hu et al., Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters
-(2021), the service of that name at Helios; there a gradient-boosted model is blended with such rolling means, here only
-the means are used.  Weakness: predictions are wrong for users with changing habits; without preemption, an unexpectedly
-long job blocks others.  Cost: O(log n) per job; a prediction is made once, when the job begins to wait.
+(2021), whose Quasi-Shortest-Service-First blends a gradient-boosted model with such rolling means; here only the means
+are used.  Weakness: predictions are wrong for users with changing habits; without preemption, an unexpectedly long job
+blocks others.  Cost: O(log n) per job; a prediction is made once, when the job begins to wait.
 """
 
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ class Qssf(ListScheduler):
     """Quasi-shortest service first, by predicted GPU time from history.
 
     decay: weight of earlier jobs in a user's mean; the latest job has weight 1 - decay.
-    trust: number of a user's jobs at which the mean of all jobs and the user's own mean have equal weight.
+    trust: with this number of jobs, a user's own mean has the same weight as the mean of all jobs.
     default: predicted duration while nothing has ended.
     quantile: predict this quantile of the last `window` durations; None: predict the mean.
     """

@@ -8,9 +8,9 @@ from typing import Annotated
 from pydantic import Field
 
 from hetsim.model.cluster import WHOLE
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     WAIT_FOR_CHANGE,
@@ -42,7 +42,7 @@ Slowdown = Annotated[float, Field(ge=1)]
 
 
 class PairingScheduler(ListScheduler):
-    """Base: tasks start by arrival; without a free device the head may join a task."""
+    """Base: tasks start by arrival; if no device is free, the head may join a task."""
 
     serve = Scheduler.serve  # refused: it pairs jobs, not batches
 
@@ -78,7 +78,7 @@ class SharingByTable(PairingScheduler):
     slowdown of a job by its class and its partner's class; without a table the device's own data are used (its measured
     `pairs`, `interference` of mps, shares and `switch_cost` of time slices).
     Reference: Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale Heterogeneous GPU
-    Clusters (NSDI 2022); for GPU sharing; Gavel (Narayanan et al., OSDI 2020) for tables of measured pairs.
+    Clusters (NSDI 2022), for GPU sharing; Gavel (Narayanan et al., OSDI 2020) for tables of measured pairs.
     Weakness: the wait for free devices is estimated as if no other task arrived, so it is too short and sharing is
     chosen too seldom; tasks that wait behind the head are ignored.
     Cost: linear in the running tasks for each head without free devices, and a sort of them for the wait.
@@ -98,7 +98,6 @@ class SharingByTable(PairingScheduler):
         yield WAIT_FOR_CHANGE if (yield from self.start_or_join(view)) else WAIT_FOR_READY
 
     def best_pair(self, task: Task, view: View) -> Pair | None:
-        """Return the pair that saves most; None if waiting is better."""
         best: Pair | None = None
         saving = 0.0
         later = self._alone_later(task, view)
@@ -138,7 +137,7 @@ class SharingByTable(PairingScheduler):
         return math.fsum(finish_times(ours, first, theirs, second))
 
     def slowdown(self, task: Task, mode: Mode, partner: Task, its: Mode) -> float:
-        """Slowdown of a task on its fraction relative to running alone."""
+        """Slowdown of a task in `mode` next to a partner in mode `its`; 1: as if alone."""
         if (slowdown := self.table.get(task.class_, {}).get(partner.class_)) is not None:
             return slowdown
         sharing = mode.type.sharing
@@ -152,7 +151,10 @@ class SharingByTable(PairingScheduler):
 
 
 def finish_times(one: float, one_slower: float, other: float, other_slower: float) -> tuple[float, float]:
-    """End times of two tasks that start together, from times alone and slowdowns."""
+    """End times of two tasks that start together and share until the first has ended.
+
+    one, other: seconds of each task alone.  one_slower, other_slower: their slowdowns while both run.
+    """
     first, second = one * one_slower, other * other_slower
     if first <= second:
         return first, first + other - first / other_slower
@@ -161,7 +163,7 @@ def finish_times(one: float, one_slower: float, other: float, other_slower: floa
 
 @dataclass
 class PairTrial:
-    """A pair on trial, with the remaining fractions of both tasks at its begin."""
+    """A pair on trial, with the remaining fractions of both tasks at the start."""
 
     newcomer: Task
     partner: Task
@@ -202,7 +204,6 @@ class Gandiva(PairingScheduler):
         super().ready(task)
 
     def finished(self, task: Task) -> None:
-        """End the trial of a pair if one of its tasks ended or was stopped."""
         for index, trial in list(self._trials.items()):
             if task is trial.newcomer or task is trial.partner:
                 del self._trials[index]

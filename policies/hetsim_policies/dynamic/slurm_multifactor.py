@@ -6,13 +6,13 @@ job's GPUs / the cluster's GPUs), partition, quality of service, and the task's 
 fair share is by Fair Tree (`hetsim_policies.dynamic.common.fair_tree`).  Otherwise it is that of the user, by the
 classic formula 2^(-usage / shares), where usage is the user's fraction of all GPU time so far and shares is the user's
 fraction of all shares.  Usage is halved every `half_life`.  All factors are computed every `calc_period`, and when a
-job of a new user arrives.  The main pass starts jobs in the order of priority, at each change.  A job that does not fit
-may preempt jobs whose quality of service its own may preempt; otherwise no job behind it may use its partition's nodes.
-The pass considers `default_queue_depth` jobs, and all jobs once per `sched_interval`.  The backfill pass, once per
-`bf_interval`, makes reservations for the first jobs and starts jobs that delay no reservation.  Both intervals count
-from time 0.  A job that waits because of a limit does not block the jobs behind it.
-Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload Manager:
-Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
+job of a new user arrives.  The main pass runs at every change of the state; it starts jobs in the order of priority.  A
+job that does not fit preempts running jobs, if its quality of service allows this and it then fits; otherwise no job
+behind it may use its partition's nodes.  This pass considers `default_queue_depth` jobs; once per `sched_interval` it
+considers all jobs.  The backfill pass, once per `bf_interval`, makes reservations for the first jobs and starts jobs
+that delay no reservation.  Both intervals count from time 0.  A job that waits because of a limit does not block the
+jobs behind it.  Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm
+Workload Manager: Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
 Weakness: the joint effect of many weights is hard to foresee; jobs beyond `bf_max_job_test` cannot backfill, and jobs
 without a reservation can be passed by any number of jobs; jobs shorter than `bf_interval` are hardly backfilled;
 requeued work is lost, and a busy high tier can requeue a long job forever.  Cost: a backfill pass makes reservations,
@@ -33,7 +33,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.cluster import WHOLE, Device, Partition
+from hetsim.model.cluster import WHOLE, Partition
+from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
 from hetsim.model.units import Seconds
@@ -208,7 +209,6 @@ class SlurmMultifactor(Scheduler):
         self._usage.change_rate(entry.owner, -entry.rate if self._constant else 0, received)
 
     def _owner(self, task: Task) -> Member:
-        """Return the owner that a task's usage is charged to; without accounts, its user."""
         return ("", task.user) if self.tree is None else (task.label("account"), task.user or NO_USER)
 
     def _counted(self, entry: "RunningUsage") -> float:
@@ -342,9 +342,9 @@ class SlurmMultifactor(Scheduler):
         return behind + list(islice(ranked, max(0, count - len(behind))))
 
     def _nothing_fits(self, view: View) -> bool:
-        """Return True if nothing can start and no wait needs a reported cause.
+        """Return True if no demand fits and no cause of waiting has to be reported.
 
-        A placement rule is always called, since it may draw random numbers.
+        False if a placement rule is set: it must be called, since it may draw random numbers.
         """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
@@ -368,7 +368,7 @@ class SlurmMultifactor(Scheduler):
             yield Annotate(task, cause)
 
     def _preempt(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
-        """Preempt jobs of lower qualities of service, latest start first, if sufficient."""
+        """Preempt jobs of lower quality of service, latest first, if that makes room."""
         lower = self.tiers.tier(task).preempts
         if not lower or view.over_limit(task):
             return None
@@ -434,7 +434,7 @@ class SlurmMultifactor(Scheduler):
             yield from self._state_reserved(order[position], view)
 
     def _kept(self, reservation: Reservation, task: Task, placement: Placement | None) -> Reservation:
-        """Return the reservation to store: exact if the job starts now, else rounded."""
+        """Return the reservation to store: exact if the job starts now, otherwise rounded."""
         unit = self.bf_resolution
         if placement is not None:
             nodes = tuple(amounts_of(placement).items())
@@ -446,7 +446,7 @@ class SlurmMultifactor(Scheduler):
         return reservation
 
     def _state_reserved(self, task: Task, view: View) -> Iterable[Decision]:
-        """Report that a task waits because of a reservation, if it would fit."""
+        """Report that a task waits because of a reservation, if it would fit without."""
         if task.state == WAITING and self._fits_somewhere(demand_of(task), view) and view.fit(task) is not None:
             return self._because(task, "reservation")
         return ()
@@ -487,7 +487,7 @@ class SlurmMultifactor(Scheduler):
 
 @dataclass(eq=False, slots=True)
 class RunningUsage:
-    """A running task: owner, devices (millionths), last start, service until then."""
+    """A running task: owner, devices (millionths), last start, and service before it."""
 
     task: Task
     owner: Member

@@ -34,9 +34,9 @@ class MaxMinFairness(SideBySideScheduler):
     Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  Progress is measured
     relative to that on an equal share of every type (by weight), and the minimum is maximized.  So a job that profits
     more from a fast GPU gets more of it, and no job makes less progress than on an equal share, since equal shares are
-    feasible.  Jobs that cannot gain more are then fixed, and the progress of the other jobs is raised (water filling).
-    With `pairs` two jobs may run on the same devices (`side_by_side`); the minimum progress in the program is never
-    below that without pairs.
+    feasible.  Then jobs that cannot gain more keep their progress, and the minimum of the other jobs is maximized
+    (water filling).  With `pairs` two jobs may run on the same devices (`side_by_side`); the minimum progress in the
+    program is never below that without pairs.
     Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies
     for Deep Learning Workloads (Gavel, OSDI 2020).  Weakness: all jobs progress simultaneously, so mean response is far
     from minimal; fractions are realized only approximately, in rounds with a switch of jobs (see `rounds`).
@@ -70,8 +70,8 @@ class FinishTimeFairness(SideBySideScheduler):
     Reference: Mahajan, Balasubramanian, Singhvi, Venkataraman, Akella, Phanishayee, Chawla, Themis: Fair and Efficient
     GPU Cluster Scheduling (NSDI 2020), as the program over fractions of Gavel (Narayanan et al., OSDI 2020).
     Weakness: a job that is far behind gets nearly all devices, and estimates of the time left are trusted.
-    Cost: about five linear programs per round, without gain from equal jobs; with pairs (`side_by_side`) each program
-    takes 0.2 s for 128 jobs of 26 classes on three types.
+    Cost: about five linear programs per round, in which equal jobs are separate columns; with pairs (`side_by_side`)
+    each program takes 0.2 s for 128 jobs of 26 classes on three types.
 
     levels: number of water-filling programs after the worst ratio is known; 1: no water filling.
     pairs: jobs may share devices in pairs, if the sum of both relative speeds is above `threshold`.
@@ -238,15 +238,12 @@ class FcfsRounds(RoundScheduler):
         return fraction
 
 
-# Prices of devices: the cluster's own, or others given to the policy.
-#
-# The scenario says prices once, at the cluster (`price: 2.5/h` at a type of device or a node), and the metric `cost`
-# counts with the same.  `costs` of a policy stand in where the cluster has none; for a type that has a price they are
-# refused, so that a policy never optimizes another bill than the one that is shown.
+# Prices of devices: those of the cluster (`price` of a type or node), as in the metric `cost`; for other types `costs`
+# of the policy.  A type with both is refused, so that a policy optimizes the cost that is reported.
 
 
 def check_costs(costs: Mapping[str, float], cluster: Cluster) -> None:
-    """Raise ScenarioError for a type that the cluster lacks or that has a price."""
+    """Raise ScenarioError if `costs` names an unknown type, or one with another price."""
     for name in costs:
         if name not in cluster.types:
             raise refusal(f'costs: the cluster has no type "{name}"; it has {", ".join(cluster.types)}')

@@ -1,4 +1,4 @@
-"""Devices in turn: quanta, leases, or all tasks simultaneously."""
+"""Tasks in turn on devices, by quanta or leases; or all tasks simultaneously."""
 
 import math
 from collections.abc import Iterator
@@ -64,7 +64,10 @@ class RoundRobin(ListScheduler):
         return placement
 
     def _is_over(self, task: Task, view: View) -> bool:
-        """Return True after a quantum; else extend the turn, since a stop loses transfers."""
+        """Return True if a task has computed for its quantum; if not, set its next check.
+
+        A task may have spent part of its turn on transfers, which do not count.
+        """
         if self.turn_ends[task.index] > view.now:
             return False
         missing = self.quantum - (view.attained(task) - self.received[task.index]) / place_of(task, view).mode.width

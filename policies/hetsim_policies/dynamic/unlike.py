@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.errors import refusal
+from hetsim.model.mode import Mode
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 from hetsim_policies.dynamic.time_fractions import check_costs, prices
 
@@ -129,8 +129,6 @@ class AlloX(Scheduler):
                         self._holds(job.task, view)
         self._tried = view.changes.releases
 
-    # Waiting and running jobs -------------------------------------------------------------------------------------
-
     def _leave(self, task: Task) -> None:
         del self._order[bisect_left(self._order, self.waiting.pop(task.index))]
 
@@ -165,9 +163,6 @@ class AlloX(Scheduler):
         users.sort(key=view.attained)
         served = dict.fromkeys(users[: math.ceil(self.alpha * len(users))])
         return [job for job in self._order if job.task.user in served][: self.window]
-
-
-# The matching -----------------------------------------------------------------------------------------------------
 
 
 def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) -> list[Matched]:
@@ -206,10 +201,10 @@ def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
 
 
 def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the candidate places on a type, each as number of jobs behind and device.
+    """Return candidate places on one type: jobs behind, and number of the device.
 
-    A place is never better than a place with as many or fewer jobs behind it on a device that is free as early.  If
-    there are as many better places as jobs, the place is omitted.
+    Devices are sorted by the time when they are free.  A place is never better than another with at most as many jobs
+    behind it, on a device that is free as early or earlier.  A place with `jobs` better ones is omitted.
     """
     each = [min(devices, jobs // (behind + 1)) for behind in range(jobs if devices else 0)]
     return np.repeat(np.arange(len(each)), each), np.concatenate([np.arange(0), *map(np.arange, each)])
@@ -226,7 +221,7 @@ def _wanted(cost: np.ndarray) -> np.ndarray:
 
 
 def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield jobs, times and widths for the jobs' first modes on a type, then second."""
+    """Yield arrays of jobs, times and widths: first modes on a type, then second ones."""
     mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
     for layer in range(max(map(len, mine))):
         rows, times, widths = zip(*(some[layer] for some in mine if len(some) > layer), strict=True)
@@ -331,7 +326,6 @@ class MultiGeneration(Scheduler):
         slowest = max(seconds[p] for p in allowed)
 
         def gain(position: int) -> float:
-            """Seconds saved per device-second, relative to the slowest allowed mode."""
             area = seconds[position] * task.modes[position].width
             return (slowest - seconds[position]) / area if area > 0 else math.inf
 

@@ -39,7 +39,6 @@ Owners = Literal["user", "account", "vc", "partition", "class"]  # what owns a t
 
 
 def owner_of(task: Task, of: Owners) -> str:
-    """Return the owner of a task."""
     if of == "user":
         return task.user
     if of == "class":
@@ -48,7 +47,6 @@ def owner_of(task: Task, of: Owners) -> str:
 
 
 def owners_of(tasks: Tasks, of: Owners) -> list[str]:
-    """Return the distinct owners (of kind `of`) of the tasks."""
     listed = {"user": tasks.users, "class": tasks.classes, "partition": tasks.partitions}.get(of)
     if listed is not None:
         return listed
@@ -61,7 +59,7 @@ class ByUser(ListScheduler):
 
     With discipline "block" no task passes a task that does not fit, on any node of its partition; with "skip" the next
     user's task may pass it.  A user's tasks are in the order of arrival; tasks bound to another partition have their
-    own queue.  `standing` is queried when the round begins and when a user's task has started.
+    own queue.  `standing` is computed again at the start of a round, and for a user whose task has started.
     """
 
     def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "skip"):
@@ -78,7 +76,6 @@ class ByUser(ListScheduler):
         """Hook before a task starts."""
 
     def key(self, task: Task) -> Any:
-        """Sort key of a user's tasks."""
         return task.arrival
 
     def owner(self, task: Task) -> str:
@@ -244,10 +241,10 @@ class QuotaBorrow(ByUser):
     does not fit, borrowers are stopped, latest start first, only as many as needed; they wait again, with their work
     kept.
     Reference: Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads (2019), section
-    2.3: virtual clusters may exceed their quotas while other virtual clusters are idle, and those reclaim their quotas
-    by preemption.  `of` names the owners of the quotas: users, accounts, virtual clusters (the column `vc`), partitions
-    or classes.  `tiers` order the jobs within quotas, and also the borrowers, by quality of service (the label `qos`,
-    or else the class): the highest starts first, and the lowest is preempted first.
+    2.3: a virtual cluster may exceed its quota while other virtual clusters are idle; these reclaim their quotas by
+    preemption.  `of` names the owners of the quotas: users, accounts, virtual clusters (the column `vc`), partitions or
+    classes.  `tiers` order the jobs within quotas, and also the borrowers, by quality of service (the label `qos`, or
+    else the class): the highest starts first, and the lowest is preempted first.
     Weakness: quotas ignore the location of GPUs, so a gang within its quota can wait for a whole node that other owners
     occupy within their quotas; borrowers bear the cost of every stop.
     Cost: O(users) per round, and one pass over the borrowers for a job within its quota that does not fit.
@@ -323,9 +320,10 @@ class QuotaBorrow(ByUser):
         yield WAIT_FOR_CHANGE if view.num_waiting(own=True) else WAIT_FOR_READY
 
     def _serve(self, view: View, within: bool, owed: int) -> Generator[Decision, None, int]:
-        """Start first jobs of users, either jobs within quotas or jobs that borrow.
+        """Start the first jobs of users, either within quotas (`within`) or borrowing.
 
-        owed: bitmask of nodes for which a job within its quota waits.  Return the bitmask of nodes of the passed jobs.
+        owed: bitmask of nodes for which a job within its quota waits; a borrower that could not be stopped again does
+            not use them.  Return the bitmask of nodes that could run the jobs that did not fit.
         """
         passed: dict[Line, None] = {}
         waited_for = 0

@@ -8,7 +8,7 @@ Reference: Tang, Lan, Desai and Buettner, Fault-Aware, Utility-Based Job Schedul
 `formula: schedgym` the waiting time is replaced by -1 - arrival, so the order is fixed, as in the environment of
 RLScheduler (Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using Reinforcement Learning,
 SC 2020).  Weakness: the preferences of this formula are opposite to those of the published policies.  Cost: a pass with
-NumPy over the waiting tasks per round; for a fixed order as for `sjf`.
+NumPy over the waiting tasks per round; with a fixed order O(log n) per task.
 """
 
 import math

@@ -25,9 +25,9 @@ SLACK = 1e-9  # Relative gain of a mean below which a difference is rounding
 
 @dataclass
 class First:
-    """A candidate for the first action: start a task at a placement, or wait (None).
+    """The first action of a fork: start a task at a placement or, if None, wait.
 
-    alone: True if nothing else starts then until something changes.
+    alone: True if the base scheduler starts nothing else in this round.
     """
 
     place: tuple[Task, Placement] | None = None
@@ -36,7 +36,11 @@ class First:
 
 @dataclass(frozen=True)
 class Future:
-    """A sampled future: seed, arrivals, estimates, and ratios of times to draw from."""
+    """Assumptions about the future of a fork, the same for all candidates.
+
+    seed: of random numbers; coming: new arrivals; believed: expected times; ratios: of actual to expected times, to
+        draw from.
+    """
 
     seed: int
     coming: Sequence[tuple[float, Task]]
@@ -94,9 +98,9 @@ class Rollout(Relay):
     this start is made, and the comparison is repeated for the rest of the round.  Forks have the information of the
     policy: estimates, no faults, and no arrivals except those drawn from a learned model.  Candidates are tasks that
     fit now and that the base would not start: in turn the shortest, the earliest, the smallest and the most urgent
-    task.  A candidate must be significantly better than the base if its future is uncertain: tasks did not take the
-    estimated times, too few tasks have ended to judge this, or arrivals are drawn.  Then the best candidate is compared
-    with the base in `samples` further futures.  In each, the time of a task is its expected time, given its estimate
+    task.  The future is uncertain if ended tasks did not take their estimated times, if too few tasks have ended to
+    judge this, or if arrivals are drawn.  Then the best candidate must be significantly better than the base: both are
+    compared in `samples` further futures.  In each, the time of a task is its expected time, given its estimate
     (`hetsim_policies.prediction.estimates`), times the ratio drawn from an ended task; base and candidate have the same
     times, arrivals and random numbers.  The lower confidence limit of the mean paired gain (Student's t, one-sided)
     must exceed 0, or the fraction `margin` of the base's mean.
@@ -175,8 +179,6 @@ class Rollout(Relay):
         if arrivals == "learned":
             self.notes["decisions_without_arrivals"] = 0
 
-    # Hooks ----------------------------------------------------------------------------------------------------
-
     def check(self, problem: PlanProblem) -> None:
         tasks = problem.tasks
         self.base.check(problem)
@@ -211,8 +213,6 @@ class Rollout(Relay):
         self._seen.pop(task.index, None)
         self._begun.pop(task.index, None)
         self._led.gone(task)
-
-    # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         while (first := self._better(view)) is not None:
@@ -265,7 +265,7 @@ class Rollout(Relay):
         return best
 
     def _beyond_chance(self, other: First, view: View) -> bool:
-        """Return True if the lower confidence limit of the mean gain exceeds the margin."""
+        """Return True if the lower confidence limit of the mean gain is above the margin."""
         gains: list[float] = []
         bases: list[float] = []
         for number in range(1, self.samples + 1):
@@ -279,7 +279,7 @@ class Rollout(Relay):
         return gain - doubt > max(SLACK, self.margin) * abs(float(np.mean(bases)))
 
     def _future(self, view: View, number: int) -> Future:
-        """Draw arrivals and times, equal for all candidates (number 0: expected times)."""
+        """Return the assumptions of future `number`; in 0 all tasks take expected times."""
         decision, until = self.notes["decisions_tried"], view.now + self.horizon
         coming: list[tuple[float, Task]] = []
         if self.arrivals == "learned":
@@ -292,7 +292,10 @@ class Rollout(Relay):
         return Future(seed, coming, believed.residuals.tolist() if number else [1.0], believed)
 
     def _played(self, first: First | None, future: Future, view: View) -> tuple[float, dict[int, None]]:
-        """Return the objective after a first decision, and the rows started immediately."""
+        """Run a fork after a first action (None: the base's own) up to the horizon.
+
+        Return the mean of the objective, and the rows of the tasks that started immediately.
+        """
         self._led.first = first
         try:
             expected = None if future.believed is None else future.believed.parts

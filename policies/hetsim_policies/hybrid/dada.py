@@ -29,9 +29,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, can_host
 from hetsim.model.task import WAITING, Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, View
 from hetsim_policies.dynamic.common.lines import DeviceLine, LineTask
 from hetsim_policies.dynamic.earliest import Dmda
@@ -145,9 +145,6 @@ def _memory(line: DeviceLine) -> tuple[int, int]:
     return line.device.node, -1 if line.type.kind == "cpu" else line.device.index
 
 
-# The algorithm ------------------------------------------------------------------------------------------------
-
-
 class LinesLayout:
     """A partial assignment of tasks to lines (device queues)."""
 
@@ -249,7 +246,7 @@ def _shortest(given: Activation, task: int, lines: Sequence[int]) -> float:
 
 
 def _first(layout: LinesLayout, task: int, lines: Sequence[int]) -> int | None:
-    """Return the queue where a task ends first; at ties, the one with most data of it."""
+    """Return the queue where a task ends first; at ties, that with most of its data."""
     usable = [line for line in lines if math.isfinite(layout.given.seconds[task, line])]
     local = layout.given.local[task]
     return min(usable, key=lambda line: (layout.finish(task, line), -local[line]), default=None)

@@ -32,10 +32,11 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.errors import refusal
-from hetsim.model.cluster import Cluster, Device, DeviceType
+from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds, forbid
 from hetsim.policy import Decision, ListScheduler, PlanProblem, Scheduler, Start, View, Wait
 from hetsim_policies.hybrid.common.groups import (
@@ -116,8 +117,6 @@ class Hierarchical(Scheduler):
         if objective is not None:
             self.notes |= {f"plans_{name}": 0 for name in OPTIONS}
 
-    # Before the start -----------------------------------------------------------------------------------------
-
     def check(self, problem: PlanProblem) -> None:
         self._check(problem)
         self.inner.check(problem)
@@ -168,8 +167,6 @@ class Hierarchical(Scheduler):
             )
             group.scheduler.begin(group.view)  # type: ignore[arg-type]
 
-    # Hooks ----------------------------------------------------------------------------------------------------
-
     def ready(self, task: Task) -> None:
         if (entry := self._of.get(task.index)) is None:
             self._new.append(task)
@@ -207,7 +204,10 @@ class Hierarchical(Scheduler):
             self._look_at(group)
 
     def _told(self, device: Device, group: DeviceGroup) -> list[Device]:
-        """Return the group's devices that a device's state affects: itself or its GPUs."""
+        """Return the group's devices that are usable only while a device is up.
+
+        They are the device itself or, for a node's cores, the node's accelerators.
+        """
         if device.type in group.lanes:
             return [device]
         node = self._cluster.nodes[device.node]
@@ -223,8 +223,6 @@ class Hierarchical(Scheduler):
             self._dirty[group.number] = None
         else:  # types of device share their nodes' cores and memory
             self._dirty = dict.fromkeys(range(len(self.groups)))
-
-    # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         now = view.now
@@ -279,8 +277,6 @@ class Hierarchical(Scheduler):
         entry.group.dequeue(entry)
         entry.group.start(entry, decision.placement.mode, now)
 
-    # Plans ----------------------------------------------------------------------------------------------------
-
     def _kind(self, task: Task) -> TaskKind:
         key = task.class_, task.shape.index, task.allowed
         if (kind := self.kinds.get(key)) is None:
@@ -289,7 +285,7 @@ class Hierarchical(Scheduler):
         return kind
 
     def _plan_epoch(self, now: float) -> int:
-        """Count arrivals, plan, and move waiting tasks to their shares; return the moves."""
+        """Update arrival rates, make a plan and move tasks; return the number of moves."""
         if (passed := now - self._counted) > 0:
             for kind in self.kinds.values():
                 observed = kind.arrived / passed
@@ -329,7 +325,10 @@ class Hierarchical(Scheduler):
         return best
 
     def _plan(self, wanted: list[TaskKind], new: list[Task], kinds: list[TaskKind], fill: float = FILL) -> None:
-        """Compute shares for `wanted` kinds, given all others; `new` tasks have no group."""
+        """Compute the shares of the `wanted` kinds in groups, given all other kinds' load.
+
+        new: tasks that have no group yet; kinds: their kinds.
+        """
         if not wanted:
             return
         here = Counter(kind.number for kind in kinds)
@@ -404,8 +403,6 @@ class Hierarchical(Scheduler):
         entry.place(group)
         self._put(entry)
 
-    # Starving groups ------------------------------------------------------------------------------------------
-
     def _feed(self, view: View) -> Generator[Decision, None, bool]:
         """Move tasks to starving groups while that helps; return True if one started."""
         started = False
@@ -430,7 +427,10 @@ class Hierarchical(Scheduler):
     def _hungry(
         self, kind: TaskKind, full: dict[Mode, None], barred: dict[tuple[int, int], None], view: View
     ) -> tuple[float, GroupedTask, DeviceGroup] | None:
-        """Return (slowdown, task to move, group that starves for a kind), if any."""
+        """Return (slowdown, task to move, group to which it moves) for a kind, or None.
+
+        full: modes that fit nowhere (updated).  barred: pairs of kind and group that are not tried.
+        """
         best: tuple[float, GroupedTask, DeviceGroup] | None = None
         for position in kind.positions:
             mode = kind.modes[position]
@@ -459,7 +459,10 @@ class Hierarchical(Scheduler):
     def _candidate(
         self, kind: TaskKind, position: int, group: DeviceGroup, view: View
     ) -> tuple[float, GroupedTask] | None:  # fmt: skip
-        """Return the task that would wait longest, of the newest of each group, if any."""
+        """Return (slowdown in this group, task): the task that would otherwise end last.
+
+        Only the newest task of the kind in each other group is considered; None if none would end earlier here.
+        """
         best: tuple[float, GroupedTask] | None = None
         latest = -math.inf
         for number in [*kind.holders][:LOOK]:

@@ -18,8 +18,8 @@ Schedules So Bad? (2016), where plans are followed loosely; restarts are the spo
 proven once anything differs from its estimate.  Weakness: it plans for the makespan, so under a steady load other
 policies have shorter responses; it relies on estimates until tasks are late; it does not recognize a slow device as the
 cause of late tasks; tasks that the planner cannot plan (gangs, fractions of GPUs) start as soon as they fit, before the
-plan, and may wait long under a steady load.  Cost: O(lanes) per round; a forecast is linear in the remaining steps, and
-is made about LOOKS times while half of them end; a repair visits one queue.  After a plan of n tasks, no new plan is
+plan, and may wait long under a steady load.  Cost: O(lanes) per round; a repair visits one queue.  A forecast is linear
+in the remaining steps; while half of these end, it is made about LOOKS times.  After a plan of n tasks, no new plan is
 made before the fraction PAUSE of the planned time and PAUSE × n events have passed; so with a planner of cost C(n),
 planning costs at most C(n) / (PAUSE n) per event.
 """
@@ -30,10 +30,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hetsim.model.cluster import Device, DeviceType
+from hetsim.model.cluster import DeviceType
+from hetsim.model.device import Device
+from hetsim.model.mode import Shape
 from hetsim.model.plan import Plan
 from hetsim.model.task import RUNNING, Task
-from hetsim.model.tasks import Shape
 from hetsim.policy import (
     Decision,
     Fetch,
@@ -108,8 +109,6 @@ class PlanAndRepair(Scheduler):
         self._events = 0  # tasks that have ended or come since the last plan
         self._upset = True  # True if devices have failed or come back since
 
-    # Hooks ----------------------------------------------------------------------------------------------------
-
     def check(self, problem: PlanProblem) -> None:
         if self.planner is not None:
             self.planner.check(problem)
@@ -162,8 +161,6 @@ class PlanAndRepair(Scheduler):
     def _forget(self, row: int) -> None:
         for tasks in (self._waiting, self._new, self._stranded):
             tasks.pop(row, None)
-
-    # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if self._off_plan(view):
@@ -235,10 +232,8 @@ class PlanAndRepair(Scheduler):
             yield self._start(job, view)
             tried, barren = {}, {}
 
-    # Plans ----------------------------------------------------------------------------------------------------
-
     def _look(self, view: View) -> LaneForecast:
-        """Return the forecast, renewed if enough has changed or something has run late."""
+        """Return the forecast; renew it if enough steps have changed or a step is late."""
         due = view.now >= self._look_at
         if due:
             self._look_at = math.inf
@@ -247,7 +242,7 @@ class PlanAndRepair(Scheduler):
         return self._seen
 
     def _off_plan(self, view: View) -> bool:
-        """Return True if a new plan is useful, and already allowed."""
+        """Return True if a new plan would help, and enough time and events have passed."""
         if not self.notes["plans"]:
             return bool(self._new)
         if not (self._board.pending or self._new) or self._events < max(1.0, PAUSE * self._planned_size):
@@ -343,8 +338,6 @@ class PlanAndRepair(Scheduler):
         finite = list(filter(math.isfinite, map(task.estimate_at, range(len(task.modes)))))
         return -(max(finite) / min(finite) if finite and min(finite) > 0 else 1.0), task.index
 
-    # Plannable tasks --------------------------------------------------------------------------------------------
-
     def _can_be_planned(self, task: Task) -> bool:
         if not self._plannable.get(task.shape, False):
             return False
@@ -352,9 +345,8 @@ class PlanAndRepair(Scheduler):
         return task.allowed is None or any(lane.placed(task.modes[i]) for i in task.allowed for lane in lanes)
 
 
-# Repairs: work for idle lanes, short of a new plan.
-# Each looks for a step that can start on the lane now, and leaves a plan alone that goes as it was made: nothing is
-# delayed by a reordered step, and what is stolen or restarted ends sooner than it would have ended.
+# Repairs without a new plan: each finds a step that can start on an idle lane now.  A reordered step delays no other
+# step; a stolen or restarted step ends sooner than it would have ended.
 
 
 ROUNDING = 1e-9  # minimum relative gain of remaining time, against rounding errors
@@ -425,9 +417,9 @@ def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: V
 def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> PlannedJob | None:
     """Return the running task of latest end that would end sooner if restarted here.
 
-    Return None if there is none.  A late task is expected to be as late on the new lane (core or GPU), so it moves only
-    to faster lanes.  Ends are computed now: an older forecast, from before the last restart, would restart the same
-    task repeatedly.
+    Return None if no task would.  A late task is expected to be equally late on the new lane (core or GPU), so it moves
+    only to faster lanes.  Ends are computed now, since with an older forecast, from before the last restart, the same
+    task would be restarted repeatedly.
     known: earlier results for lanes of the same type, valid until something starts.
     """
     kind = lane.device.type

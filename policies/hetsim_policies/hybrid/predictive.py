@@ -36,10 +36,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hetsim.errors import refusal, suggestion
-from hetsim.model.cluster import Device, DeviceType
+from hetsim.model.cluster import DeviceType
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     Annotate,
@@ -74,10 +75,11 @@ class Predictive(Scheduler):
     signal: measured quantity: arriving work, or the number of busy devices.
     target: fraction of the awake devices that the load may keep busy.
     interval: seconds between measurements.
-    memory: seconds over which the present value is averaged (longer if there were fewer than eight arrivals);
-        predictors that expect the measured value (last_value, ewma) have their own memory.
-    stabilization: seconds for which a larger earlier number of devices is kept.
-    reserve: classes, or services, for which devices are kept free; ahead: seconds before their peak.
+    memory: seconds over which the present load is averaged, or longer until it contains eight arrivals; the predictors
+        last_value and ewma use their own memory instead.
+    stabilization: the number of awake devices is the maximum of those computed in the last `stabilization` seconds.
+    reserve: names of classes or services for which devices are kept free.
+    ahead: seconds of the forecast of their load for which these devices must suffice.
     """
 
     sets_devices = True
@@ -134,8 +136,6 @@ class Predictive(Scheduler):
                 text = f"reserve needs a placement rule, which {type(self.base).__name__} lacks"
                 raise refusal(f"{text}; name a list scheduler such as fcfs", "policy.scheduler.base")
             self.base.placement = partial(self._place, self.base.placement)
-
-    # Hooks ------------------------------------------------------------------------------------------------------
 
     def check(self, problem: PlanProblem) -> None:
         if self.knows_rates and self.rates is None:
@@ -208,8 +208,6 @@ class Predictive(Scheduler):
     def announced(self, device: Device, start: float, end: float) -> None:
         self.base.announced(device, start, end)
 
-    # Rounds -----------------------------------------------------------------------------------------------------
-
     def schedule(self, view: View) -> Iterator[Decision]:
         self._catch_up(view.now)
         if self.signal == "utilization":  # since the last round the same devices were busy
@@ -239,7 +237,7 @@ class Predictive(Scheduler):
         yield Pause("release" if wait.on == "release" else "change", until)
 
     def _inner(self, view: View) -> Generator[Decision, None, Wait]:
-        """Yield the inner scheduler's decisions; return its Wait instead of yielding it."""
+        """Yield the inner scheduler's decisions, except its Wait, which is returned."""
         for decision in self.base.schedule(view):
             if isinstance(decision, Wait):
                 return decision
@@ -247,8 +245,6 @@ class Predictive(Scheduler):
                 self._hold(decision)
             yield decision
         return Wait()
-
-    # Measuring --------------------------------------------------------------------------------------------------
 
     def _arrived(self, kind: DeviceType, seconds: float, count: int, name: str) -> None:
         if self.knows_rates and count:
@@ -260,7 +256,7 @@ class Predictive(Scheduler):
             self.peaks[kind].note(seconds, count)
 
     def _nothing_to_come(self) -> bool:
-        """Return True if no forecast can change anything before the next arrival."""
+        """Return True if the number of awake devices can only change after an arrival."""
         if self._came or self._requests:
             return False
         if any(kept or self._devices(self.peaks[kind].peak_ceiling()) > 0 for kind, kept in self.kept.items()):
@@ -316,8 +312,6 @@ class Predictive(Scheduler):
             if stuck and kind in waiting:
                 pool.wanted = len(pool.devices)  # waiting tasks fit on none awake, and nothing will come free
 
-    # Reserving --------------------------------------------------------------------------------------------------
-
     def _place(self, rule: PlacementRule | None, task: Task, view: View) -> Placement | None:
         placement = view.fit(task) if rule is None else rule(task, view)
         if placement is None or task.class_ in self.protected or self._leaves_room(placement.mode):
@@ -344,7 +338,7 @@ class Predictive(Scheduler):
                     self._others[task.index] = mode.type, mode.gpu_share / len(tasks)
 
     def _forget(self, task: Task, stopped: bool = False) -> None:
-        """Remove a task that no longer runs; a stopped task remains counted."""
+        """Remove a task that no longer runs; if stopped, its work does not arrive again."""
         self._others.pop(task.index, None)
         self._held.pop(task.index, None)
         if not stopped:
@@ -352,7 +346,7 @@ class Predictive(Scheduler):
 
 
 class ViewWithRoom(PartView):
-    """View of unprotected tasks: a mode that leaves too little room fits nowhere."""
+    """View for tasks of other classes; modes that leave too little room fit nowhere."""
 
     def __init__(self, view: View, leaves_room: Callable[[Mode], bool]):
         super().__init__(view, None, view.cluster.types.values())
@@ -362,10 +356,9 @@ class ViewWithRoom(PartView):
         return self._leaves_room(mode)
 
 
-# Awake devices as the autoscaler of Kubernetes counts them (its documentation: Horizontal Pod Autoscaling): the
-# number wanted is the load over the target utilization, rounded up; more are woken at once, while fewer are wanted
-# only as soon as nothing within the stabilization window wanted more.  Waking devices take no work before they are
-# awake.  Only idle devices sleep, the last ones first, as work goes to the first.
+# Awake devices as in Kubernetes' Horizontal Pod Autoscaling: load / target utilization, rounded up.  Devices are woken
+# immediately, but put to sleep only if no number within the stabilization window was larger.  Only idle devices sleep,
+# the last ones first.
 
 
 AWAKE, WAKING, ASLEEP, DOWN = "awake", "waking", "asleep", "down"
@@ -375,7 +368,8 @@ LARGEST = 64  # maximum batch size assumed if the mode has no limit
 class DevicePool:
     """The devices of one type.
 
-    min_awake: minimum number of awake devices; stabilization: seconds for which a wanted number counts.
+    min_awake: minimum number of awake devices; stabilization: seconds over which the maximum of the wanted numbers is
+        used.
     """
 
     def __init__(self, kind: DeviceType, devices: Sequence[Device], min_awake: int, stabilization: float):
@@ -389,7 +383,7 @@ class DevicePool:
         self._wants: deque[tuple[float, int]] = deque()
 
     def want(self, now: float, number: float) -> None:
-        """Record that `number` devices are needed, rounded up; update `wanted`."""
+        """Record that `number` devices are needed; update `wanted`, a maximum over time."""
         wanted = max(self.min_awake, math.ceil(number - 1e-9))
         while self._wants and self._wants[-1][1] <= wanted:
             self._wants.pop()
@@ -411,7 +405,6 @@ class DevicePool:
             self.state[device.index] = AWAKE
 
     def steer(self, view: View) -> Iterator[Decision]:
-        """Yield decisions that wake devices, or put them to sleep, as wanted."""
         state = self.state
         if (surplus := sum(one in (AWAKE, WAKING) for one in state.values()) - self.wanted) < 0:
             for device in self.devices:
@@ -428,10 +421,8 @@ class DevicePool:
                     yield Set(device, "off")
 
 
-# Demand for accelerator time: by arriving tasks, requests, and waiting tasks.
-#
-# A task counts its GPUs × its estimate in the fastest mode on accelerators.  A request counts its share of the largest
-# batch that takes no more than half of its limit, on the type where that is least: what it costs under load.
+# Demand for accelerator time.  A task counts its GPUs × its estimate in the fastest accelerator mode; a request its
+# share of the largest batch that takes at most half of the time limit, on the type where this is least.
 
 
 def asked_of(task: Task) -> tuple[DeviceType, float] | None:
@@ -463,7 +454,7 @@ class ServiceDemand:
 
 
 def _cost(queue: RequestQueue, mode: Mode, view: View) -> float:
-    """Device-seconds of a request in a batch that takes half of the time limit."""
+    """Minimum device-seconds per request of batches that take at most half of the SLO."""
     devices = [device for device in view.cluster.devices if device.type is mode.type and device.local >= 0]
     if len(devices) < mode.gpus:
         return math.inf

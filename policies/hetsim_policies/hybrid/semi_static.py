@@ -3,10 +3,10 @@
 Decides when and where.  Tasks of the `static` classes are planned once, before the run, by a static policy on lanes
 (cores, accelerators) that are reserved for them; a planned task starts when it has arrived and is at the head of its
 idle lane.  All other tasks wait in the order of `rest` and use unreserved lanes.  A reserved lane, with the host cores
-and the memory that its planned tasks need, is lent to another task if this task is expected to end by the arrival of
-the lane's next planned task plus `slack`.  With exact estimates no planned task starts later than in the plan by more
-than `slack`.  `static: auto` plans each class without a task graph that planners can plan and that is predictable and
-long: the coefficient of variation of its estimated times is at most `cv`, and its mean time at least that of all tasks.
+and memory that its planned tasks need, may run another task if that task is expected to end by the arrival of the
+lane's next planned task plus `slack`.  With exact estimates no planned task starts later than in the plan by more than
+`slack`.  `static: auto` plans each class without a task graph that planners can plan and that is predictable and long:
+the coefficient of variation of its estimated times is at most `cv`, and its mean time at least that of all tasks.
 Reference: the split by predictability is that of Hawk, which plans long jobs centrally and leaves short ones to
 distributed schedulers (Delgado, Dinu, Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015);
 filling gaps by estimates is that of Mu'alem and Feitelson (2001).  Weakness: a task that overruns its estimate on a
@@ -27,10 +27,12 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError, UsageError, refusal
-from hetsim.model.cluster import MILLI, Cluster, Device
+from hetsim.model.cluster import MILLI, Cluster
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, Plan, Step, lane_names
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     Decision,
@@ -84,8 +86,6 @@ class SemiStatic(Scheduler):
         self._down: set[int] = set()
         self._tasks: dict[int, Task] = {}  # waiting and running tasks
 
-    # The plan -------------------------------------------------------------------------------------------------
-
     def check(self, problem: PlanProblem) -> None:
         check_nested(self.rest, "semi_static", "rest", lines=False)
         classes = _classes(problem.tasks)
@@ -122,7 +122,7 @@ class SemiStatic(Scheduler):
         self.notes = {"planned_tasks": len(rows), "kept_lanes": len(kept)}
 
     def _rows(self, problem: PlanProblem) -> np.ndarray:
-        """Return rows of the tasks to plan; raise ScenarioError if they have predecessors."""
+        """Return the rows of the tasks to plan; ScenarioError if they have predecessors."""
         tasks = problem.tasks
         code = np.zeros(len(tasks), dtype=int) if tasks.class_code is None else tasks.class_code
         graph = np.zeros(len(tasks), dtype=bool)
@@ -161,8 +161,6 @@ class SemiStatic(Scheduler):
         total = float(seconds.sum())
         return float(seconds[rows].sum()) / total if 0 < total < np.inf else 1.0
 
-    # Hooks ----------------------------------------------------------------------------------------------------
-
     def begin(self, view: View) -> None:
         self._view = view if self.planned is None else GapView(view, self.planned, self.slack, self.margin)
         self.rest.begin(self._view)
@@ -199,7 +197,7 @@ class SemiStatic(Scheduler):
         self._over(task, self.rest.gone)
 
     def _over(self, task: Task, tell: Callable[[Task], None]) -> None:
-        """Remove a task: from the plan, or from the other scheduler by its hook `tell`."""
+        """Remove a task from the plan or, if unplanned, call the hook `tell` with it."""
         self._tasks.pop(task.index, None)
         if (number := self._number(task)) is None or self.planned is None:
             tell(task)
@@ -223,8 +221,6 @@ class SemiStatic(Scheduler):
 
     def announced(self, device: Device, start: float, end: float) -> None:
         self.rest.announced(device, start, end)
-
-    # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if (planned := self.planned) is not None:
@@ -299,15 +295,14 @@ def _classes(tasks: Tasks) -> list[str]:
     return [tasks.classes[number] for number in np.unique(tasks.class_code)]
 
 
-# Lanes kept for planned tasks.  A lane (a core, an accelerator) has its planned tasks in order.  While it is idle it is
-# kept for the next of them, with the host cores and memory that these need, but may be lent to a task that will have
-# ended by the time that one is due.
+# A lane (core or accelerator) has its planned tasks in order.  While it is idle it is reserved for the next one, with
+# host cores and memory, but may be lent to a task that is expected to end before that one is due.
 
 
 def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
-    """Return the last devices of each type: at least a fraction `part`, at least one.
+    """Return the lanes to reserve: of each type the fraction `part`, at least one.
 
-    First-fit placement reaches them last.
+    They are the last lanes, which first-fit placement uses last.
     """
     lanes = lane_names(cluster)
     by_type = grouped((device.type, name) for name, device in lanes.items())
@@ -352,7 +347,7 @@ class PlanInProgress:
         self.start = self._starts(tasks)
 
     def _starts(self, tasks: Tasks) -> list[float]:
-        """Return each planned task's start by estimates; also store the host demands."""
+        """Return the planned tasks' starts by estimates; store each lane's host demands."""
         free: dict[str, float] = {}
         starts = []
         for number, step in enumerate(self.steps):
@@ -397,13 +392,11 @@ class PlanInProgress:
                 lane.steps.remove(number)
 
     def back(self, number: int) -> None:
-        """Return a stopped task to the queues of its cores or GPUs, before later tasks."""
+        """Put a stopped task back into its queues of cores or GPUs, before later tasks."""
         self.end(number)
         for name in self.steps[number].devices:
             self.lanes[name].steps.appendleft(number)
         self.waiting[number] = None
-
-    # Gaps -----------------------------------------------------------------------------------------------------
 
     def placement(self, number: int, cluster: Cluster) -> Placement:
         """Placement of a planned task, with any free cores of its node."""
@@ -413,7 +406,7 @@ class PlanInProgress:
         return Placement(mode, tuple(cluster.by_name[name] for name in names))
 
     def forget(self, device: Device) -> list[int]:
-        """Drop a failed device's plan; return the numbers of its tasks."""
+        """Remove a failed device's tasks from the plan; return their numbers."""
         lanes = [lane for lane in self.on_node.get(device.node, ()) if lane.device is device]
         numbers = dict.fromkeys(number for lane in lanes for number in lane.steps)
         for number in numbers:
@@ -423,8 +416,8 @@ class PlanInProgress:
     def claimed(self, node: int, end: float, slack: float) -> tuple[dict[Device, None], float, float]:
         """Return the resources of a node that must not be lent until `end`.
 
-        They are accelerators that run planned tasks, and accelerators, cores and bytes of idle devices whose next task
-        is due before `end` - `slack`.
+        They are: the accelerators that run a planned task, or whose next planned task is due before `end` - `slack`;
+        and the cores and bytes that such next tasks need on the host.
         """
         devices: dict[Device, None] = {}
         cores = memory = 0.0

@@ -1,8 +1,8 @@
 """Fragmentation gradient descent: a task goes where it adds least fragmentation.
 
 The fragmentation of a node is its free GPU share that a task drawn from the workload cannot use: all of it if the task
-does not fit on the node or needs no GPU, else the free share of those GPUs whose free share is less than the task needs
-of one GPU.  The rule tries the task on every node and GPU where it fits and chooses the place that increases the
+does not fit on the node or needs no GPU; otherwise the free share of those GPUs that have less of it than the task
+needs of one GPU.  The rule tries the task on every node and GPU where it fits and chooses the place that increases the
 expected fragmentation least (or reduces it most); at ties the place with the smallest free GPU share, then the first.
 
 Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
@@ -19,9 +19,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import View
 from hetsim_policies.placement_rules.common.choice import equally_fast, first_across, on_gpu
 from hetsim_policies.placement_rules.common.fragmentation import MinRises, Mix, NodeStates
@@ -97,7 +97,7 @@ class Fgd(ScoredRule):
 
     @staticmethod
     def _order(columns: Sequence[np.ndarray]) -> Iterator[int]:
-        """Yield places by increase of fragmentation, free share and node, sorted lazily."""
+        """Yield places by increase of fragmentation, then free share, then node; lazily."""
         rise, free, node, owner = columns
         best = np.flatnonzero(rise <= rise.min() + ROUNDING)
         best = best[free[best] == free[best].min()]

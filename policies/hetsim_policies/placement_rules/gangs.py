@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from hetsim.model.cluster import Cluster
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.common import grouped
 from hetsim_policies.placement_rules.common.choice import by_room, equally_fast, on_gpu, taking
@@ -71,7 +71,7 @@ def _over_nodes(task: Task, mode: Mode, nodes: np.ndarray, view: View) -> Placem
 
 
 def _host_room(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
-    """Number of a gang's devices that each node's cores and memory can serve."""
+    """Return by node how many of a gang's devices its cores and memory can serve."""
     room = np.full(len(nodes), mode.gpus)
     if mode.millicores:
         free = np.round(view.nodes.cores[nodes] * 1000).astype(np.int64)
@@ -111,7 +111,10 @@ class Topology:
         return None
 
     def _options(self, task: Task, mode: Mode, view: View) -> Iterator[Found]:
-        """Yield the best placement of a mode, if any, with key (-rate, free GPUs there)."""
+        """Yield the best placement of a mode, if there is one, with its sort key.
+
+        The key is (-rate, free GPUs in the part of the topology that is used).
+        """
         if not mode.gpus or not mode.whole_devices or mode.unit is not None:
             if (placement := by_room(task, [mode], view, tightest=True)) is None and mode.unit is not None:
                 placement = view.first(mode, task)
@@ -173,11 +176,9 @@ def parts_of(cluster: Cluster) -> dict[str, np.ndarray]:
     return parts
 
 
-# Placements of jobs over several nodes by racks, and by the load on their links.
-#
-# They decide which nodes a job of `nodes: N` takes; all other tasks go to the tightest node that suffices, as under
-# best_fit.  Nodes that name no rack count as one.  Cost: linear in the nodes that are free; of `least_contention`
-# besides in the jobs on the links of each place that it compares.
+# Placements of jobs of `nodes: N` by racks, and by the load on their links.  Other tasks go to the tightest node, as
+# under best_fit.  Nodes without a rack count as one rack.  Cost: linear in the free nodes; for `least_contention` also
+# in the jobs on the links of each candidate.
 
 
 Choice = Callable[[Mode, list[list[int]]], list[int]]  # function that chooses a job's nodes from the free nodes by rack
@@ -217,7 +218,7 @@ class Skew:
     """
 
     def __init__(self, threshold: float = SKEWED):
-        """threshold: share of the largest tensor above which a job is kept together."""
+        """threshold: share of a job's bytes in its largest tensor, above which it waits."""
         self.threshold = threshold
         self._sizes: list[int] = []
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hetsim.model.cluster import WHOLE
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.placement_rules.common.choice import (
     Pick,

@@ -23,7 +23,7 @@ class DurationHistory:
     """Past durations by user and class.
 
     decay: weight of earlier jobs in a user's mean; the latest job has weight 1 - decay.
-    trust: number of a user's jobs at which the mean of all jobs and the user's own mean have equal weight.
+    trust: with this number of jobs, a user's own mean has the same weight as the mean of all jobs.
     default: prediction before any job has ended.
     quantile: predict this quantile of the last `window` durations; None: predict the mean.
     """
@@ -91,12 +91,9 @@ class RunningQuantile:
         return self._sorted[min(last, max(0, math.ceil(quantile * (last + 1) - 1e-9) - 1))]
 
 
-# How far forecasts were from what came: MAPE and pinball loss.
-#
-# MAPE: the mean of |actual - forecast| / |actual| over what was not 0; of 0 no part can be taken, and how many those
-# were is told.  Pinball loss at quantile q: the mean of q × (actual - forecast) where the forecast was too low and of
-# (1 - q) × (forecast - actual) where it was too high, in the unit of the series; least for the q-quantile, and at 0.5
-# half the mean absolute error.
+# Forecast errors.  MAPE: the mean of |actual - forecast| / |actual| over all actual values but 0, which are counted.
+# Pinball loss at quantile q: the mean of q × (actual - forecast) if the forecast was too low, else of (1 - q) ×
+# (forecast - actual); it is least for the q-quantile, and at 0.5 half the mean absolute error.
 # Reference: Hyndman, Koehler, Another Look at Measures of Forecast Accuracy (2006); Koenker, Bassett, Regression
 # Quantiles (1978).
 

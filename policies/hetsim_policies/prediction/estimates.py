@@ -7,8 +7,9 @@ trusted in part: among tasks with short estimates, more were underestimated than
 to the mean of Galton (1886); with normal logarithms it is Bayes' rule.  Future times are drawn from the residuals,
 which are ratios of actual to expected time.  The slope is fitted by least squares within classes; with fewer than
 `ENOUGH_FOR_SLOPE` tasks it is the slope for errors that are independent of the estimates: -(variance of the ratios) /
-(variance of the estimates).  The factor of a class is shrunk towards the factor of all classes, which has the weight of
-`LEANING` tasks.  Fallback: with fewer than `ENOUGH` tasks errors are drawn from `DOUBTS`, a fixed list of ratios.
+(variance of the estimates).  The factor of a class is a weighted mean of its own factor and that of all classes, which
+has the weight of `LEANING` tasks.  Fallback: with fewer than `ENOUGH` tasks errors are drawn from `DOUBTS`, a fixed
+list of ratios.
 Cost: O(1) per observation; O(window) per fit, and O(rows of the table) per use.
 """
 
@@ -35,9 +36,10 @@ MAX_DRAWN = 1000  # maximum number of tasks of one sample
 
 @dataclass(frozen=True)
 class Believed:
-    """A fit of times to estimates: slope, mean log ratios (all, by class), residuals.
+    """How times follow estimates: slope, mean logarithms of ratios, and residuals.
 
-    The residuals are ratios with mean logarithm 0.
+    level, levels: mean logarithm of time / estimate, of all tasks and by class.  residuals: ratios of actual to
+    expected time, with mean logarithm 0.
     """
 
     slope: float
@@ -46,9 +48,9 @@ class Believed:
     residuals: np.ndarray
 
     def parts(self, tasks: Tasks) -> np.ndarray:
-        """Expected (median) time of each row, divided by its estimate.
+        """Return expected (median) time / estimate of each task.
 
-        Estimates are compared with the estimates of all tasks of the class that have arrived.
+        A task's estimate is compared with the estimates of all tasks of its class that have arrived.
         """
         estimate = np.log(np.maximum(tasks.computing(tasks.estimate).min(axis=1), SHORTEST))
         usable = np.isfinite(estimate) & np.isfinite(tasks.arrival)
@@ -117,13 +119,9 @@ def _by_name(values: dict[str, Any], names: list[str]) -> np.ndarray:
     return np.array([values[name] for name in names])
 
 
-# Which tasks will come, and when: those of late over again, in other gaps.
-#
-# The gaps between the last arrivals and the tasks themselves are drawn again, independently of each other (Efron's
-# bootstrap, 1979): bursts of tasks that come at one instant stay as frequent, days and weeks and what a user sends
-# after what do not.
-# Fall-back: none; below `ENOUGH_ARRIVALS` it says so (`enough`), and draws nothing.
-# Cost: O(1) an arrival, O(tasks drawn) a sample.
+# Coming arrivals: the gaps between the last arrivals, and their tasks, are drawn again independently (Efron's
+# bootstrap, 1979).  Bursts at one instant remain as frequent; patterns by day, week or user are lost.  With fewer than
+# `ENOUGH_ARRIVALS` nothing is drawn (`enough`).  Cost: O(1) per arrival, O(tasks drawn) per sample.
 
 
 class ArrivalHistory:
@@ -137,7 +135,6 @@ class ArrivalHistory:
         return len(self._last) >= ENOUGH_ARRIVALS
 
     def observe(self, task: Task) -> None:
-        """Add an arrival; calls are in order of arrival."""
         self._last.append(task)
 
     def sample(self, now: float, until: float, random: np.random.Generator) -> list[tuple[float, Task]]:

@@ -75,7 +75,8 @@ class Autoregressive(Predictor):
     Reference: Box, Jenkins, Time Series Analysis (1970), ch. 7; for servers' load Dinda, O'Hallaron, Host Load
     Prediction Using Linear Models (2000), which finds AR(16) sufficient for a few seconds ahead.  Fallback: the mean of
     the observations, until there are twice as many equations as weights (3 x order + 2 observations).  Forecasts are
-    limited to the range of the window's values, extended on each side by its length.
+    limited to the interval from min - d to max + d, where min and max are those of the window's values and d = max -
+    min.
     Weakness: it has no season longer than its order; far ahead it tends to the mean.
     Cost: least squares of window x order every `refit` observations, O(order) per step of a forecast.
     """
@@ -108,7 +109,7 @@ class Autoregressive(Predictor):
         return 2.0 * max(self._values, default=0.0)
 
     def _pass_over(self, count: int, time: float) -> None:
-        """Add `count` zeros; after a fit to a window of zeros, all weights are 0."""
+        """Add `count` zeros; fit again if that many observations would have caused a fit."""
         self._values.extend([0.0] * min(count, self._values.maxlen or 0))
         again = (self.seen + count) // self.refit > self.seen // self.refit
         if len(self._values) >= 3 * self.order + 2 and (again or not self._weights):
@@ -227,7 +228,7 @@ class HoltWinters(Predictor):
                 _note(self._first_day, k, 0, value)
 
     def ceiling(self) -> float:
-        """Upper bound of forecasts after zeros, without trend and week; else inf.
+        """Upper bound of forecasts while only zeros follow; inf with a trend or a week.
 
         A zero moves the level towards -day[k], and -day[k] towards the level.  So the level and all -day[k] stay
         between their present minimum and maximum, and a forecast, level + day[k], is at most the difference of the two.
@@ -238,12 +239,11 @@ class HoltWinters(Predictor):
         return max(self.level, -min(ever)) - min(self.level, -max(ever))
 
     def _slots_at(self, time: float) -> tuple[int, int]:
-        """Return the slots of the day and of the week; 0 without a week."""
         k = int(time % self.season / self.slot)
         return k, 0 if self.week is None else int(time % self.week / self.week_slot)
 
     def _begin(self, cells: Cells) -> None:
-        """End the first season or week: set the level to its mean, and the slots' effects.
+        """End the first season or week: set level and effects from the means of its slots.
 
         Every pair of slots has the same weight, however often it was observed.
         """
@@ -276,7 +276,6 @@ class HoltWinters(Predictor):
 
 
 def _slots(season: float, slot: float) -> int:
-    """Number of slots of a season, the last perhaps shorter, plus one for rounding."""
     return int(season / slot) + 1
 
 

@@ -14,7 +14,7 @@ MEMORIES = 7  # number of means: the longest is over 64 times the time of the sh
 
 
 class Mean(NamedTuple):
-    """Recent arrivals and expected arrivals over the same time, with equal weights."""
+    """Observed and expected load per second, as means over the same recent time."""
 
     value: float
     expected: float
@@ -22,8 +22,6 @@ class Mean(NamedTuple):
 
 
 class Recent:
-    """Means of observed and of expected arrivals."""
-
     def __init__(self, memory: float):
         self._sums = [[FadingSum(memory * 2**number) for _ in range(4)] for number in range(MEMORIES)]
 
@@ -52,11 +50,8 @@ class Recent:
         return Mean(value / weight, expected / weight, 1.0 / math.sqrt(2.0 * max(1.0, arrivals)))
 
 
-# A sum in which what came long ago counts less: each part by exp(-age / memory).
-#
-# Divided by `memory` it estimates a rate: of so many devices asked for a second, say, averaged over about the last
-# `memory` seconds.  Reference: Cox, Isham, Point Processes (1980), ch. 5.6 (shot noise).
-# Cost: O(1).
+# A sum of amounts with weights exp(-age / memory); divided by `memory` it estimates a rate over the last `memory`
+# seconds.  Reference: Cox, Isham, Point Processes (1980), ch. 5.6 (shot noise).  Cost: O(1).
 
 
 @dataclass(eq=False, slots=True)
@@ -68,7 +63,6 @@ class FadingSum:
     total: float = 0.0  # the sum at `time`
 
     def add(self, time: float, amount: float) -> None:
-        """Add an amount at a time, in ascending order."""
         self.total = self.at(time) + amount
         self.time = time
 

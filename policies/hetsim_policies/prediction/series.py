@@ -6,9 +6,10 @@ the end of the lead.  (A comparison for a single short interval would mostly mea
 
 `demand` takes its level from the present measurement and its changes from the forecast:
 
-    rise     the maximum forecast less the predictor's expectation for the time of the measured mean;
-             0 if at most twice the recent forecast error
-    demand   measured + rise, or the maximum forecast if larger, by at most `NOISE` standard errors
+    measured the mean load of the last minutes
+    rise     the maximum forecast - what the predictor expected for these minutes;
+             0 if this is at most twice the recent forecast error
+    demand   measured + rise; or the maximum forecast if that is larger, but not by more than `NOISE` standard errors
 
 So on an unusual day the demand is that of a reactive autoscaler: it is never less than the measured load, a forecast
 rise that does not occur adds capacity once, for about one lead, and forecasts with errors are not used.  On a usual day
@@ -80,12 +81,12 @@ class Series:
         self.fallbacks += not self.predictor.own
 
     def ceiling(self) -> float:
-        """Upper bound of demand while nothing arrives; inf if unknown."""
+        """Upper bound of `demand` while nothing arrives; inf if unknown."""
         peak = self.peak_ceiling()
         return peak if self.predictor.flat else peak + max(peak, self._recent.ceiling)
 
     def peak_ceiling(self) -> float:
-        """Upper bound of peak demand while nothing arrives; inf if unknown."""
+        """Upper bound of the predictor's forecasts while nothing arrives; inf if unknown."""
         return math.inf if self._noted else self.predictor.ceiling()
 
     @property

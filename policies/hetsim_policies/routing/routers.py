@@ -84,9 +84,9 @@ SEEN = {"prefix": "prefix", "queue": "waiting", "running": "queue", "kv": "kv"} 
 class Scored(Routing):
     """Scored: the replica with the largest weighted sum of scores from 0 to 1.
 
-    Decides which replica serves a request by scores of each: `prefix`, the share of its prompt in the prefix cache
-    there; `queue`, from 1 for the fewest waiting requests to 0 for the most; `running`, likewise for unfinished
-    requests / speed; `kv`, the free share of KV blocks.
+    Decides which replica serves a request by scores of each replica: `prefix`, the share of the prompt that is in the
+    replica's prefix cache; `queue`, from 1 for the fewest waiting requests to 0 for the most; `running`, the same for
+    unfinished requests / speed; `kv`, the free share of KV blocks.
     Reference: the scheduler of llm-d (Kubernetes Gateway API Inference Extension), with its default weights.
     Weakness: with delayed signals (`refresh`, `delay`) all requests between two updates go to the same replica.
     Cost: O(replicas × blocks of the prefix) a request.
@@ -151,7 +151,7 @@ class RoundRobinRouting(Routing):
         self._last = -1
 
     def choose(self, request: RoutedRequest, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
-        """Return the next replica by number, cyclically; the set of replicas may change."""
+        """Return the replica with the next number, cyclically; replicas may come and go."""
         following = [replica for replica in replicas if replica.number > self._last]
         chosen = min(following or replicas, key=lambda replica: replica.number)
         self._last = chosen.number

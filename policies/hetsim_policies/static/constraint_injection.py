@@ -38,7 +38,7 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.errors import refusal, suggestion
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.plan import Plan, find_cycle
 from hetsim.model.tasks import Tasks
 from hetsim.policy import PlannedScheduler, PlanProblem
@@ -144,7 +144,7 @@ class ConstraintInjection(PlannedScheduler):
         return finished(instance, plan, judged=True)
 
     def _constrain(self, race: "_Race", instance: Instance, near: float, free: Sequence[Plan]) -> None:
-        """Add plans under transfer constraints as candidates; none without transfers."""
+        """Simulate plans that satisfy constraints on shared data; none without transfers."""
         problem, tasks = race.problem, race.problem.tasks
         if (traffic := traffic_of(instance, graph_of(tasks))) is None:
             return
@@ -189,9 +189,6 @@ class _Race:
         if (makespan := simulated(self.problem, plan)) < self.makespan:
             self.best, self.makespan = plan, makespan
             self.won = self.won if constraints is None else constraints
-
-
-# The tree -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -245,12 +242,9 @@ def _together(groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
     return tuple(Together(group) for group in groups if len(group) > 1)
 
 
-# Not in the program ---------------------------------------------------------------------------------------------
-
-
 @dataclass
 class _Merging:
-    """Groups of tasks by number: members, work, and data shared with other groups."""
+    """Groups of tasks during merging: members, work, and data shared between groups."""
 
     members: dict[int, list[int]]
     work: dict[int, np.ndarray]  # seconds of each group on each site, former (merged) groups included
@@ -302,8 +296,6 @@ class SharingTree:
             self.pace = float(self.traffic.pace[np.ix_(away, away)][other].mean())
         else:
             self.latency, self.pace = float(self.traffic.latency.max()), float(self.traffic.pace.max())
-
-    # The tree
 
     def tree(self) -> list[ConstraintNode]:
         """Return alternative groupings as constraints; their children have larger groups.
@@ -374,7 +366,7 @@ class SharingTree:
         return place
 
     def _orders(self, groups: Sequence[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield refinements of equal groups: equal kernels in a row, short uploads first."""
+        """Yield refinements of groups: kernels or chains in a row, order of uploads."""
         if fused := tuple(Fuse(row) for group in groups for row in self._equal_kernels(group)):
             yield ConstraintNode("fuse", fused)
         if rows := tuple(pair for group in groups for pair in self._one_chain_after_the_other(group)):
@@ -396,10 +388,12 @@ class SharingTree:
         pinned = tuple(np.flatnonzero(misled).tolist())
         return (Pin(pinned, tuple(self.cores)),) if pinned else ()
 
-    # Groups
-
     def groups(self, view: View, limit: float, given: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Merge groups by saved transfer seconds, up to `limit` seconds of work at a site."""
+        """Merge groups with common data, those that save most transfer seconds first.
+
+        view: data that count: inputs, results of one task for another (flow), or all.  limit: maximum seconds of work
+            of a group at a site.  given: groups at the start.
+        """
         merging = _Merging(
             {number: list(group) for number, group in enumerate(given)},
             {number: self.times[list(group)].sum(axis=0) for number, group in enumerate(given)},
@@ -447,8 +441,6 @@ class SharingTree:
                 for other in numbers[place + 1 : place + reach]:
                     yield one, other
 
-    # Caps and orders
-
     def _upload(self, group: Sequence[int], site: int) -> float:
         place = self.place[site]
         shared = sum(float(self.traffic.first_cost[item, place]) for item in self._items(group))
@@ -457,9 +449,9 @@ class SharingTree:
     def _uploads(self, groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
         """Constrain accelerators and switches to finish transfers within the makespan.
 
-        This is linear only because groups are fixed: the inputs of a group are counted once, at its first task.  An
-        accelerator with one stream computes and transfers in turn, so the sum of both times must be at most the
-        makespan.
+        The constraints are linear because the groups are given: the inputs of a group are counted once, at its first
+        task.  An accelerator with one stream computes and transfers in turn, so the sum of both times must be at most
+        the makespan.
         """
         constraints: list[Constraint] = []
         behind: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
@@ -484,7 +476,7 @@ class SharingTree:
         return tuple(constraints)
 
     def _equal_kernels(self, group: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """Yield rows of equal, unordered tasks, by shape, times and common inputs."""
+        """Yield sets of tasks with equal shape, times and inputs, and no order among them."""
         firsts, times = self.traffic.firsts, self.times
         reading = [task for task in group if firsts[task]]
         alike = [(int(self.tasks.shape[task]), firsts[task], tuple(times[task].tolist())) for task in reading]

@@ -38,7 +38,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
 from hetsim.errors import ScenarioError, refusal
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.plan import Plan, lane_names
 from hetsim.model.units import Seconds
 from hetsim.policy import PlannedScheduler, PlanProblem
@@ -186,7 +186,6 @@ class Machine:
         return self.instance.first_lane[schedule.kind] + schedule.lane
 
     def times(self, lanes: np.ndarray) -> np.ndarray:
-        """Seconds of each task on its core or GPU at full speed."""
         return self.instance.time[np.arange(self.instance.size), self.instance.lane_kind[lanes]]
 
     def frequencies(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
@@ -223,7 +222,6 @@ class Machine:
         return np.eye(len(self.type_watts))[joules.argmin(axis=1)]
 
     def scheduled(self, lanes: np.ndarray, frequencies: np.ndarray) -> Schedule:
-        """Schedule tasks by arrival on their cores or GPUs, at these frequencies."""
         return by_arrival(self.instance, lanes, self.times(lanes) / frequencies[self.device[lanes]])
 
     def named(self, frequencies: np.ndarray, lanes: np.ndarray) -> dict[str, float]:
@@ -233,7 +231,6 @@ class Machine:
         return {device.name: value for device, value, load in rows if value < 1 and load > 0}
 
     def energy(self, plan: Plan) -> float:
-        """Dynamic joules of a plan."""
         lanes = lane_names(self.instance.problem.cluster)
         kinds = {kind: number for number, kind in enumerate(self.instance.types)}
         total = 0.0
@@ -462,7 +459,10 @@ def _slowest(
 def _overrun(
     machine: Machine, schedule: Schedule, slow: np.ndarray, deadline: float
 ) -> tuple[float, np.ndarray, float]:
-    """Return the excess of the longest path, its work by device, and its seconds."""
+    """Return the delay of the longest path after the deadline, and facts on this path.
+
+    They are its work by device, and the seconds from the arrival of its first task to the deadline.
+    """
     finish, cause = finishes(machine, schedule, slow)
     last = int(finish.argmax())
     work = np.zeros(len(slow))

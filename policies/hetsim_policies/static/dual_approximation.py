@@ -20,10 +20,11 @@ small task of time s is placed, the GPUs' area without it is at most kλ + λ/3 
 On the CPUs the area is exact, so the same bound holds.  A single GPU has at most λ + λ/3 of area, so it ends by 4λ/3.
 If the unit δ is c times as large, nδ = cλ/3, and the same proof gives 4/3 + (c - 1)/(3k).
 
-Speedups that keep the proof: the linear relaxation (`bounds.relaxation`) refuses most impossible guesses and fixes most
-tasks of the others, so that n counts only the free tasks; most feasible guesses are accepted because tasks split by p/q
-already give a schedule within 4λ/3; the program is first solved in coarse units, where a refusal is still a proof, and
-in finer units only if it gives neither a refusal nor a schedule within 4λ/3.
+Speedups that keep the proof: the linear relaxation (`bounds.relaxation`) refuses most impossible guesses, and for other
+guesses it proves the side of most tasks, so that the program contains only the other (free) tasks; most feasible
+guesses are accepted because tasks split by p/q already give a schedule within 4λ/3; the program is first solved in
+coarse units, where a refusal is still a proof, and in finer units only if it gives neither a refusal nor a schedule
+within 4λ/3.
 Improvements beyond the ratio: guesses are also refused by counting the tasks longer than λ/2, λ/3, ... (`counts`), and
 the best schedule, that of list scheduling included, is improved by moving and exchanging tasks (`descend`).  Cost: O(n
 log n) and some O(n) passes per guess if the split or the relaxation decides, otherwise O(n² m k²) for k ≥ 2 and O(n² m)
@@ -145,9 +146,6 @@ class DualApproximation(PlannedScheduler):
         return solve(p, q, m, k=k, ratio=self.ratio, tolerance=self.tolerance)
 
 
-# The algorithm ------------------------------------------------------------------------------------------------
-
-
 def solve(p: np.ndarray, q: np.ndarray, m: int, k: int, ratio: float = RATIO, tolerance: float = 1e-3) -> Solution:
     """Bisect on the guess λ; keep the best schedule and the largest λ refuted.
 
@@ -201,9 +199,9 @@ def attempt(
 
 
 def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, relaxed: Relaxation) -> bool:
-    """Return True if `relaxation` with `counts` on both sides has no solution.
+    """Return True if `relaxation`, with limits on the `counts` too, has no solution.
 
-    This refuses more than areas if tasks are long: three tasks of 0.4 λ fill two devices, not 1.2.
+    This refuses more guesses than areas do if tasks are long: three tasks of 0.4 λ fill two devices, not 1.2.
     """
     free, limit = relaxed.free, guess * (1 + TOLERANCE)
     if len(free) > LARGEST_LINEAR:
@@ -238,9 +236,9 @@ def counts(part: np.ndarray, s: int) -> np.ndarray:
 class Shelves:
     """The dynamic program of one guess, over tasks whose side is still open.
 
-    State: (CPU shelf weight, GPU shelf weight, GPU area units) available to the tasks so far; a long task weighs 2 and
-    a medium task 1 (the constraint ½·medium + long ≤ m is used as medium + 2·long ≤ 2m).  Value: minimum CPU area, inf
-    if there is no assignment.  A component of the state that cannot limit the assignment is omitted.
+    State: (CPU shelf weight, GPU shelf weight, GPU area units) that the tasks considered so far may use; a long task
+    weighs 2 and a medium task 1 (the constraint ½·medium + long ≤ m is used as medium + 2·long ≤ 2m).  Value: minimum
+    CPU area, inf if there is no assignment.  A component of the state that cannot limit the assignment is omitted.
     """
 
     def __init__(self, p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, relaxed: Relaxation):
@@ -311,9 +309,6 @@ def weights(time: np.ndarray, guess: float) -> np.ndarray:
     return (time > guess / 3).astype(np.int64) + (time > 2 * guess / 3)
 
 
-# Schedules ----------------------------------------------------------------------------------------------------
-
-
 def longest_first(p: np.ndarray, q: np.ndarray, m: int, k: int, on_gpu: np.ndarray) -> TwoSidedSchedule:
     """Longest processing time first on each side of an assignment."""
     time = np.where(on_gpu, q, p)
@@ -325,7 +320,6 @@ def longest_first(p: np.ndarray, q: np.ndarray, m: int, k: int, on_gpu: np.ndarr
 
 
 def shortest(schedules: Iterable[TwoSidedSchedule]) -> TwoSidedSchedule:
-    """Return the schedule of minimum makespan; at ties, the first."""
     return min(schedules, key=lambda schedule: schedule.makespan)
 
 
@@ -412,7 +406,7 @@ def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndar
 
 
 def rivals(p: np.ndarray, q: np.ndarray, m: int, k: int) -> list[TwoSidedSchedule]:
-    """Return cheap initial schedules: earliest finish by three orders of tasks."""
+    """Return cheap initial schedules: earliest finish, for three orders of the tasks."""
     shortest_time = np.minimum(p, q)
     mean = (m * p if m else 0.0) + (k * q if k else 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -421,22 +415,22 @@ def rivals(p: np.ndarray, q: np.ndarray, m: int, k: int) -> list[TwoSidedSchedul
     return [earliest_finish(p, q, m, k=k, order=np.argsort(-key, kind="stable")) for key in keys]
 
 
-# The rest of a run on two types of devices, some lanes of which are busy at first, by an algorithm that knows of none.
+# Plans during a run, on two types of devices of which some are busy at first.
 #
-# What still runs is given to the algorithm as a task that can run on its own side alone.  The assignment that comes out
-# is kept, with lanes of a side renamed so that each running task comes first on the lane on which it runs; where two of
-# those came to share a lane, the tasks of the side are listed again, longest first.  The shorter of both is taken.
-# A schedule of the rest is one of these tasks too, so a lower bound that the algorithm proves holds; no ratio does.
-# Weakness: the algorithm takes all tasks for there at once.
+# A running task is given to the algorithm as a task that can run on its own side only.  Then the lanes of a side are
+# renumbered so that each running task is first on its own lane; if two would share a lane, the tasks of the side are
+# listed again, longest first.  The shorter schedule is used.  The algorithm's lower bound is valid, but not its ratio.
+# Weakness: the algorithm assumes that all tasks are present.
 
 
 def rest_of_two_types(
     instance: Instance, p: np.ndarray, q: np.ndarray, kinds: Sequence[int | None],
     solve: Callable[[np.ndarray, np.ndarray], Solution],
 ) -> Plan:  # fmt: skip
-    """Plan remaining tasks, with times p and q on two sides of types.
+    """Plan the remaining tasks in mid-run; a running task occupies its device first.
 
-    A type that is None does not exist.  The makespan is that of running and remaining tasks.
+    p, q: times of tasks on the two sides.  kinds: type of each side; None: the side does not exist.  solve: the
+        algorithm, called with the times.  The makespan is that of running and remaining tasks.
     """
     problem = instance.problem
     assert instance.free is not None
@@ -470,7 +464,7 @@ def rest_of_two_types(
 
 
 def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int, count: int) -> np.ndarray | None:
-    """Renumber a side's devices so that running tasks keep theirs; None if impossible."""
+    """Renumber a side's lanes so that each running task is on its own lane, or None."""
     names = lanes[first : first + len(busy)]
     if len(np.unique(names)) < len(names):
         return None
@@ -485,7 +479,10 @@ def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int,
 def _spread(
     need: np.ndarray, tasks: np.ndarray, since: np.ndarray, arrival: np.ndarray, lanes: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return starts, devices and end of one side's tasks, longest first."""
+    """Schedule a side's tasks, longest first; return starts, devices and the end.
+
+    lanes: devices of the tasks; None: each on the device that is free first.
+    """
     order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
     if lanes is None:
         starts, lanes = list_schedule(need, len(since), order, ready=arrival, since=since)
@@ -495,9 +492,6 @@ def _spread(
             starts[task] = max(free[lanes[task]], arrival[task])
             free[lanes[task]] = starts[task] + need[task]
     return starts, lanes, float((starts[tasks] + need[tasks]).max(initial=0.0))
-
-
-# Input --------------------------------------------------------------------------------------------------------
 
 
 def _check_parameters(ratio: float, tolerance: float) -> None:

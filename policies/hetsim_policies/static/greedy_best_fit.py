@@ -132,7 +132,7 @@ def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
 def _choose(
     time: np.ndarray, needs: np.ndarray, free: np.ndarray, capacity: np.ndarray, load: np.ndarray, budget: float
 ) -> int:
-    """Return the device of the tightest fit, or of the first end if nothing fits."""
+    """Return the lane of tightest fit or, if nothing fits, of the earliest end."""
     roomy = np.isfinite(time) & (needs <= free)
     fits = roomy & (load + time <= budget * (1 + TOLERANCE))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -144,7 +144,7 @@ def _choose(
 
 
 def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:
-    """Return tasks by descending demand; graphs depth first, predecessors before."""
+    """Return tasks by descending demand, each after its predecessors (depth first)."""
     size = instance.size
     largest = np.zeros(len(instance.types))
     np.maximum.at(largest, instance.lane_kind, room.capacity[room.place])

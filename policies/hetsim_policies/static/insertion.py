@@ -27,7 +27,6 @@ Choice = Callable[[int, np.ndarray], int]
 
 
 def first_finish(task: int, finish: np.ndarray) -> int:
-    """Return the core or GPU on which the task finishes first."""
     return int(finish.argmin())
 
 
@@ -240,7 +239,7 @@ class Insertion:
         self._brought = None if traffic is None else np.zeros(traffic.first_cost.shape, dtype=bool)
 
     def needs_and_ways(self) -> tuple[Needs, Ways]:
-        """Return times on each place and predecessors of tasks, before placing."""
+        """Return the tasks' times by place, and their predecessors with transfer times."""
         return needs(self.times, self.counts, self.traffic), ways(self.predecessors, self.traffic)
 
     def fill(self, order: Sequence[int], choice: Choice = first_finish) -> Schedule:
@@ -268,7 +267,10 @@ class Insertion:
         return begin, cost
 
     def _transfers(self, task: int, starts: np.ndarray) -> np.ndarray:
-        """Seconds of transfers that occupy each device; earlier transfers raise `starts`."""
+        """Return by device the seconds of a task's transfers that occupy the device.
+
+        With `overlap`, transfers from predecessors do not occupy it; they delay `starts` (changed in place).
+        """
         traffic, brought = self.traffic, self._brought
         assert traffic is not None and brought is not None
         more = traffic.extra[task].copy()

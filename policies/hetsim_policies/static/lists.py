@@ -50,7 +50,6 @@ class Graham(PlannedScheduler):
         return plan_of(instance, schedule, graph_bound(*given, graph_of(tasks), tasks.arrival))
 
     def list(self, shortest: np.ndarray) -> Sequence[int]:
-        """Return tasks in the order of the list, given the shortest time of each."""
         keys = {"given": np.zeros(len(shortest)), "longest": -shortest, "shortest": shortest}
         return np.argsort(keys[self.order], kind="stable").tolist()
 
@@ -179,7 +178,7 @@ Between = Literal["lanes", "types"]
 
 
 class _InRounds(PlainPlanner):
-    """Base of planners that place the task of the largest value, one at a time."""
+    """Base of planners that place in each step the task of highest value."""
 
     spreads = frozenset({"gpus", "cores", "nodes"})
     name: ClassVar[str]
@@ -211,8 +210,9 @@ class MinMin(_InRounds):
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
     algorithm D: the makespan is at most m times the minimum on m unrelated lanes (cores or GPUs).  It is often good in
     practice (Braun et al., A Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks, 2001).
-    Weakness: long tasks are placed last and run at the end, while other lanes are empty.  Transfers are not counted.
-    Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is considered.
+    Weakness: long tasks are placed last; at the end they run on few lanes, while the other lanes are idle.  Transfers
+    are not counted.  Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is
+    considered.
     """
 
     name = "min_min"
@@ -279,7 +279,10 @@ def sufferage(
 
 
 def suffering(between: Between, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Value of tasks under sufferage: the seconds lost without the best device."""
+    """Return the seconds that each task loses without its best lane (or type).
+
+    first, second: completion on the earliest and the second free lane, by type and task.
+    """
     ends = first if between == "types" else np.concatenate([first, second])
     if len(ends) == 1:  # one type: there is no other
         return np.full(ends.shape[1], np.inf)

@@ -86,7 +86,7 @@ def roundings(instance: Instance) -> tuple[list[Schedule], float]:
 
 
 def rounded(share: np.ndarray, matched: bool) -> np.ndarray:
-    """Return each task's site: of its largest share, or (`matched`) by a matching."""
+    """Return each task's site: that of its largest share or (`matched`) a matched one."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -345,9 +345,9 @@ class ColumnPricing(PlannedScheduler):
     `lst` gives a price w_s of each lane s (core or GPU), with sum 1, and a lower bound; the plan of `lst` is the first
     schedule, of length U.  With p_js the time of task j on lane s, the pair (j, s) has the reduced cost w_s p_js -
     min_r w_r p_jr.  No schedule shorter than U has a pair of reduced cost above U - Σ_j min_r w_r p_jr.  The integer
-    program has those of the other pairs whose reduced cost is at most `SHARE` × U / lanes, and at least the `FEW`
-    cheapest pairs.  It is solved to `gap`, and a descent follows.  With more than `LANES` lanes, `restarts` programs
-    are solved in turn, each over the longest lanes and some random lanes.
+    program has the remaining pairs with a reduced cost of at most `SHARE` × U / lanes, and at least the `FEW` cheapest
+    pairs.  It is solved to `gap`, and a descent follows.  With more than `LANES` lanes, `restarts` programs are solved
+    in turn, each over the longest lanes and some random lanes.
     Reference: Gogos, Valouxis, Alefragis, Goulas, Voros, Housos, Scheduling Independent Tasks on Heterogeneous
     Processors Using Heuristics and Column Pricing (FGCS 60, 2016); limits on pairs and lanes, descent and restarts are
     additions of hetsim.
@@ -425,14 +425,14 @@ class ColumnPricing(PlannedScheduler):
 
 
 def loads(times: np.ndarray, lane: np.ndarray, since: np.ndarray) -> np.ndarray:
-    """Time at which each core or GPU becomes free, given the device of each task."""
     return since + np.bincount(lane, times[np.arange(len(lane)), lane], minlength=len(since))
 
 
 def cheap_pairs(times: np.ndarray, prices: np.ndarray, since: np.ndarray, makespan: float) -> np.ndarray:
-    """Mask of (task, core or GPU) pairs with small reduced cost, by device prices.
+    """Mask of (task, lane) pairs with small reduced cost at the given lane prices.
 
-    If only `makespan` excludes pairs, every shorter schedule consists of remaining pairs.
+    Pairs that no schedule shorter than `makespan` can use are excluded.  If many pairs remain, only the cheapest are
+    used (`SHARE`, `FEW`).
     """
     worth = prices / prices.sum() if prices.sum() > 0 else np.full(len(prices), 1 / max(1, len(prices)))
     allowed = np.isfinite(times)

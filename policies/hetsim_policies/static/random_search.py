@@ -141,8 +141,8 @@ class SimulatedAnnealing(BudgetedSearch):
 
     One schedule is changed move by move; moves that make it longer are accepted ever more rarely.  Decides the core or
     GPU of each task; for task graphs, or if tasks read items, also the order (each task has a key, by which tasks are
-    list-scheduled).  A move assigns another lane to a task, exchanges two tasks or, with keys, draws a new key; every
-    other move concerns a task of the lane that ends last.  `moves` moves are evaluated together from the same schedule.
+    list-scheduled).  A move assigns another lane to a task, exchanges two tasks or, with keys, draws a new key; half of
+    the moves change a task of the lane that ends last.  `moves` moves are evaluated together from the same schedule.
     Each is accepted with probability min(1, exp(-Δ/T)) for an increase Δ of the objective (Metropolis' rule); the first
     accepted move is made, and later ones are discarded.  The temperature T falls geometrically while the budget is
     spent.  The objective is the makespan plus the root mean square of the end times of the lanes, since most moves
@@ -204,7 +204,10 @@ class SimulatedAnnealing(BudgetedSearch):
 def mutate(
     landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, mutation: float, random: np.random.Generator
 ) -> None:
-    """Mutate every row: random cores or GPUs, exchanges, or new keys."""
+    """Change candidates in place: new lanes, exchanges of lanes, or new keys.
+
+    mutation: mean number of changes per candidate (row).
+    """
     rows, size = lanes.shape
     count = random.poisson(mutation * rows)
     row, task, other = random.integers(rows, size=count), *random.integers(size, size=(2, count))
@@ -226,9 +229,9 @@ def mutate(
 
 @dataclass
 class Moves:
-    """Possible changes of one schedule.
+    """Possible changes of one schedule; each field has one value per change.
 
-    `task` gets `lane` and `key`, and `other` (-1: none) gets `back`, the former core or GPU of `task`.
+    `task` gets `lane` and `key`; `other` (-1: no other task) gets `back`, the former lane of `task`.
     """
 
     task: np.ndarray
@@ -238,7 +241,6 @@ class Moves:
     back: np.ndarray
 
     def made(self, number: int, lanes: np.ndarray, keys: np.ndarray) -> None:
-        """Apply one of the moves in place."""
         lanes[self.task[number]] = self.lane[number]
         if self.other[number] >= 0:
             lanes[self.other[number]] = self.back[number]
@@ -247,7 +249,7 @@ class Moves:
 
 
 def _height(ends: np.ndarray) -> np.ndarray:
-    """Objective to minimize, for each row of end times of the cores and GPUs."""
+    """Objective to minimize: makespan + root mean square of the lanes' end times."""
     return ends.max(axis=1) + np.sqrt(np.square(ends).mean(axis=1))
 
 
@@ -346,8 +348,6 @@ class Found:
 
 
 class Climb:
-    """A local search from several seed plans."""
-
     def __init__(self, instance: Instance, budget: SearchBudget, random: np.random.Generator, bound: float):
         self.enough = bound * (1 + 1e-9) if not instance.problem.in_mid_run else 0.0
         self.instance, self.budget, self.random = instance, budget, random
@@ -368,8 +368,6 @@ class Climb:
         self.seeded = best.makespan
         return self._climbed(best) if self.instance.size > 1 else best
 
-    # Seeds
-
     def _seeds(self) -> Iterator[tuple[str, Plan]]:
         instance, problem = self.instance, self.problem
         for seed in seeds_of(instance, traffic_of(instance, self.graph)):
@@ -383,7 +381,10 @@ class Climb:
                 yield name, plan
 
     def _tried(self, plan: Plan, seed: str, ahead: bool | None) -> Found | None:
-        """Simulate a seed with its own copies (None), without copies, or with prefetches."""
+        """Simulate a seed plan; None without budget, or if prefetches would move nothing.
+
+        ahead: None: with the plan's own copies; False: without copies; True: with prefetches.
+        """
         if (ahead and not self.moves_items) or (not self.budget.spend(1) and self.seeded < np.inf):
             return None
         rows = tuple((step.task, *self.number[step.devices[0]]) for step in plan.steps)
@@ -393,8 +394,6 @@ class Climb:
         makespan = simulated(self.problem, plan)
         self.seeded = min(self.seeded, makespan)
         return Found(rows, plan, makespan, seed=seed, ahead=bool(plan.copies))
-
-    # Changes
 
     def _climbed(self, best: Found) -> Found:
         now, hopes = best, HOPES

@@ -9,9 +9,10 @@ from typing import Any, get_args
 from hetsim.errors import Problem, ScenarioError, file_error
 from hetsim.model.cluster import Cluster
 from hetsim.model.files import open_input, open_text
+from hetsim.model.mode import Shape
 from hetsim.model.plan import Copy, Moment, Plan, Step, lane_names
 from hetsim.model.plan_table import COLUMNS, COPY_COLUMNS, LAUNCH_COLUMN
-from hetsim.model.tasks import Shape, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.model.units import ExistingFile, shown
 from hetsim.policy import PlannedScheduler, PlanProblem, Scheduler
 from hetsim_policies.dynamic.heteroprio import HeteroPrio
@@ -35,7 +36,8 @@ class Replay(PlannedScheduler):
     plan: CSV or Parquet with one row per task and the columns task (its id), mode (name, or position counted from
         0), device (names joined by +; cores are named n0/cpu0, n0/cpu1, ...) and order (ascending on every device).
         Rows with the same text in the column launch are launched as one kernel; blank: launched alone.
-        A row with text in the column item is a copy: mode is fetch or drop, task is the task that it waits for
+        A row with text in the column item is a transfer or removal of that item: mode is fetch or drop, task is the
+        task that it waits for
         (blank: none), and the column after names the event of that task: ready, start or finish.
     """
 
@@ -51,9 +53,6 @@ class Replay(PlannedScheduler):
 
     def plan(self, problem: PlanProblem) -> Plan:
         return self.checked or read_plan(self.path, problem.tasks, problem.cluster)
-
-
-# Tables -------------------------------------------------------------------------------------------------------
 
 
 def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:

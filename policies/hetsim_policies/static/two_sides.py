@@ -123,9 +123,10 @@ class BalancedMakespan(DescendingPlanner):
 
     For independent sequential tasks on at most two types of device.  Decides the device of each task.  Tasks are first
     assigned to the type on which they are shorter.  Then tasks of the type with more work per device are moved to the
-    other type, in ascending order of the ratio of the two times, until the work is balanced; tasks longer than a limit
-    on the other type are not moved.  Every limit that can matter is tried.  The partitions just before and just after
-    balance are scheduled by longest processing time first on each type, and the shortest schedule is used.
+    other type, in ascending order of the ratio of the two times, until the work is balanced; a task that would be
+    longer than a limit on the other type is not moved.  All limits that could give a shorter schedule are tried.  The
+    partitions just before and just after balance are scheduled by longest processing time first on each type, and the
+    shortest schedule is used.
     Reference: Canon, Marchal, Vivien, Low-Cost Approximation Algorithms for Scheduling Independent Tasks on Hybrid
     Platforms (2017).  The original algorithm moves a dominating task back after each move; here the limit prevents such
     moves, which makes the proof short.  Ratio 2 without arrivals.  Let λ be the minimum makespan, and take as the limit

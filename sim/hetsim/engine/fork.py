@@ -80,7 +80,7 @@ Fill = Callable[[list[Any], list[Any]], None]  # fills copies, all of one class,
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """The copies of one class, and the originals of the copies that are still empty."""
+    """All copies of objects of one class; those in `empty` await their fields."""
 
     fill: Fill
     keyed: bool = False  # True if they are also dictionaries or sets, whose members are filled last
@@ -128,7 +128,6 @@ def filling(kind: type, slots: tuple[str, ...]) -> CodeType:
 
 
 def _slots(kind: type) -> tuple[str, ...]:
-    """Return the fields that a class declares (if compiled, also those of its bases)."""
     named = vars(kind).get("__mypyc_attrs__") or vars(kind).get("__slots__", ())
     named = (named,) if isinstance(named, str) else tuple(named)
     return tuple(name for name in named if name not in ("__dict__", "__weakref__"))
@@ -220,7 +219,7 @@ class Copier:
         return new
 
     def value(self, old: Any) -> Any:
-        """Return the copy of a value: itself if immutable, else an object filled later."""
+        """Return a value's copy, whose fields are filled later; an immutable value itself."""
         kind = old.__class__
         if kind in ATOMS:
             return old
@@ -284,7 +283,6 @@ class Copier:
         return list(map(copies.__getitem__, ids))
 
     def _alike_tuples(self, values: list[Any], ids: list[int]) -> list[Any] | None:
-        """Copy tuples column by column; None if their lengths differ."""
         if len(set(map(len, values))) > 1 or not values[0]:
             return None
         columns = list(map(list, zip(*values, strict=True)))
@@ -356,6 +354,7 @@ class Copier:
             one if one.__class__ in ATOMS else new if (new := copy_of(id(one))) is not None else value(one)
             for one in old
         ]
+        self._originals.append(old)  # a field of a compiled class gives a new tuple each time
         if all(map(is_, members, old)):
             return self._remember(old, old)
         return self._remember(old, tuple.__new__(old.__class__, members))

@@ -41,7 +41,8 @@ from hetsim.model.faults import Maintenance
 from hetsim.model.record import Record
 from hetsim.model.task import Task
 from hetsim.model.tasks import Tasks
-from hetsim.policy.contract import Decision, Scheduler
+from hetsim.policy.contract import Scheduler
+from hetsim.policy.decisions import Decision
 
 YOUNG = 300_000
 """Before a fork runs, garbage (earlier forks) is collected if more objects than this number were created since the last
@@ -72,7 +73,11 @@ def imagine(
     coming: Sequence[tuple[float, Task]] = (), ratios: Sequence[float] = (),
     expected: Callable[[Tasks], np.ndarray] | None = None,
 ) -> Imagined:  # fmt: skip
-    """Fork a run for its policy: apply `decisions`, then continue with `scheduler`."""
+    """Fork a run for its policy: apply `decisions`, then continue with `scheduler`.
+
+    `coming`: arrivals, as (time, earlier task to copy); `ratios`: of true to expected time; `expected`: function that
+    returns the expected fraction of each task's estimate.
+    """
     state = original.state
     run = state.input
     if run.language:
@@ -165,7 +170,7 @@ def _check_coming(run: RunState, coming: Sequence[tuple[float, Task]]) -> None:
 
 
 def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> Tasks:
-    """Return the table extended by rows: copies of earlier tasks at later times.
+    """Return the table extended by copies of the rows `like`, which arrive at `times`.
 
     The times ascend.  Deadline and patience end as long after the arrival as in the copied row.
     """

@@ -33,9 +33,9 @@ from hetsim.engine.residents.loading import Loading
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.views.view import EngineView
 from hetsim.errors import Problem, ScenarioError
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.record import RunInput
-from hetsim.model.tasks import Mode
 from hetsim.policy.batching import Counter
 from hetsim.policy.contract import PlanProblem, Scheduler
 from hetsim.policy.routing import WantedReplica

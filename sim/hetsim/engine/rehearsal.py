@@ -12,7 +12,8 @@ from hetsim.model.plan import Copy, Moment, Placement, Plan, Step
 from hetsim.model.record import COMPLETED, Record, RunInput
 from hetsim.model.task import Task
 from hetsim.model.tasks import Tasks
-from hetsim.policy.contract import Decision, Drop, Fetch, Move, PlanProblem, Scheduler, Start, View
+from hetsim.policy.contract import PlanProblem, Scheduler, View
+from hetsim.policy.decisions import Decision, Drop, Fetch, Move, Start
 from hetsim.policy.planned import Following
 from hetsim.policy.relay import Relay
 from hetsim.policy.request_queue import Requests
@@ -43,7 +44,6 @@ class RehearsedStage:
         return self.play(replace(self.run, scheduler=scheduler))
 
     def simulate(self, plan: Plan) -> float:
-        """Return the makespan of a plan."""
         return makespan_of(self._play(Following(plan)), self.tasks)
 
     def rehearse(self, scheduler: Scheduler) -> Plan:

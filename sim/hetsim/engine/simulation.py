@@ -23,7 +23,8 @@ from hetsim.engine.queues.queue import Queue
 from hetsim.engine.rehearsal import problem_of
 from hetsim.errors import HetsimError, InvariantError, RunError, UsageError
 from hetsim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput
-from hetsim.policy.contract import Decision, Imagined, Scheduler, View
+from hetsim.policy.contract import Imagined, View
+from hetsim.policy.decisions import Decision
 from hetsim.policy.iterating import Foreseen
 
 
@@ -43,7 +44,7 @@ class Simulation:
         return self.state.input
 
     def run(self) -> Record:
-        """Run to the end or the horizon; a RunError has the `record` up to its time."""
+        """Run until no task is left, or to the horizon; a RunError also has a `record`."""
         if self.state.closed:
             raise RunError("a simulation can run only once; build a new one for another run")
         collecting, scheduler = gc.isenabled(), self.state.scheduler
@@ -80,7 +81,7 @@ class Simulation:
                 gc.enable()
 
     def fork(self, within_round: bool = False) -> "Simulation":
-        """Return a copy that runs independently, to identical results."""
+        """Return a copy that runs independently; `within_round`: the round begins again."""
         from hetsim.engine.fork import fork  # which few runs need
 
         return fork(self, self.state, within_round)
@@ -97,7 +98,6 @@ class Simulation:
         return foresee(replica, newcomer)
 
     def _blame(self, error: Exception, decision: Any) -> Exception:
-        """Return the exception to raise: an error of the policy, or of the engine itself."""
         trace = error.__traceback__
         inner = None if trace is None else trace.tb_next
         if inner is None:
@@ -118,14 +118,14 @@ class Simulation:
         self.parts.decisions.apply(decision)
 
     @property
-    def schedule(self) -> Callable[[View], Iterable[Decision]]:
-        """The scheduler's decisions of a round, limited to those of one decision cycle."""
+    def schedule(self) -> Callable[[View], Iterable[Any]]:
+        """Function that yields the decisions of a round; `max_starts` may cut them short."""
         scheduler, pacing = self.state.scheduler, self.state.pacing
         if pacing is None or pacing.time.max_starts is None:
             return scheduler.schedule
         return partial(self._cycle, scheduler)
 
-    def _cycle(self, scheduler: Scheduler, view: View) -> Iterator[Decision]:
+    def _cycle(self, scheduler: Any, view: View) -> Iterator[Any]:
         pacing = self.state.pacing
         for decision in scheduler.schedule(view):
             yield decision

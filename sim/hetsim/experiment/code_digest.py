@@ -130,8 +130,8 @@ def stated_identity(item: Any) -> str | None:
 def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
     """Compute the digest of an object and the code that it references.
 
-    own: a package whose code counts as the user's, even where it is installed. Returns the digest and the reasons why
-    it may be incomplete. UsageError if the source file of a function has changed since the import.
+    own: a package whose code counts as the user's, even if it is installed.  Returns the digest, and the reasons why it
+    may be incomplete.  UsageError if the source file of a function has changed since the import.
     """
     if (said := stated_identity(item)) is not None:
         return hashlib.sha256(f"identity {said}".encode()).hexdigest(), ()
@@ -285,7 +285,7 @@ class _Walk:
         self.value((function.__defaults__, function.__kwdefaults__, function.__dict__))
 
     def _names(self, code: types.CodeType, names: Mapping[str, Any], around: Mapping[str, Any] | None = None) -> None:
-        """Hash the globals and imports that code names, and attributes of modules it uses."""
+        """Hash what code refers to by name: globals, imports, and attributes of modules."""
         steps, bound, imported = list(dis.get_instructions(code)), dict(around or {}), None
         for at, step in enumerate(steps):
             if step.opname in _GLOBAL:
@@ -315,7 +315,6 @@ class _Walk:
                 self._names(inner, names, bound)
 
     def _attributes(self, value: Any, steps: list[dis.Instruction], at: int) -> None:
-        """Hash a named value; for a module, only the attributes that the code reads."""
         asked = steps[at - 2].argval if at > 1 and steps[at - 2].opname in _GLOBAL else None
         while isinstance(value, types.ModuleType) and at < len(steps) and steps[at].opname in _ATTRIBUTE:
             self.put("attribute", steps[at].argval)
@@ -414,7 +413,6 @@ class _Walk:
             self._reduced(value, kind)
 
     def _reduced(self, value: Any, kind: type) -> None:
-        """Hash the state that `copy` and `pickle` read from the object."""
         try:
             made = copyreg.dispatch_table[kind](value) if kind in copyreg.dispatch_table else value.__reduce_ex__(4)
         except Exception:
@@ -431,7 +429,6 @@ class _Walk:
         self.value([list(made[3] or ()), pairs if kind.__name__ == "OrderedDict" else dict(pairs)])
 
     def _method(self, value: Any) -> None:
-        """Hash a method with its object; a C function's object is its module or None."""
         owner = value.__self__
         self.put(value.__name__)
         if owner is random._inst or owner is np.random.mtrand._rand:
@@ -447,7 +444,7 @@ class _Walk:
             self.value(getattr(value, "__func__", None))
 
     def _named(self, module: str, name: str) -> bool:
-        """Hash a name by module and version; return False if it is the user's own code."""
+        """Hash a library's name and version; return False if the module is user code."""
         if origin := _origin(module, self.own):
             self.put("named", module, name, origin)
         if origin and module.partition(".")[0] in _OUTSIDE:
@@ -479,7 +476,7 @@ def _origin(module: Any, own: str) -> str:
 
 
 def _file(top: str) -> str:
-    """Return a module's file, `built in` if it has none, or "" if there is no module."""
+    """Return a module's file (`built in` if it has none); "" if it cannot be imported."""
     if (module := sys.modules.get(top)) is not None:
         return getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), _BUILT_IN)
     try:
@@ -523,7 +520,7 @@ def _check_source(function: types.FunctionType, module: str) -> None:
 
 @cache
 def _codes_in(file: str, size: int, changed: int) -> frozenset[bytes]:
-    """Digests of all code objects in a file; the cache key includes its size and time."""
+    """Digests of all code objects in a file; size and time only identify its version."""
     todo, digests = [compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)], set()
     while todo:
         code = todo.pop()

@@ -117,7 +117,7 @@ def asked_for(
     metrics: Iterable[str] | None, by: str | Iterable[str], best: str | None = None, probability: float | None = None,
     delta: float | None = None, replications: int | Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Build `Comparison.asked`: the given arguments of the comparison."""
+    """Build `Comparison.asked`: the arguments that were given, by name."""
     asked: dict[str, Any] = {"metrics": list(metrics or ()), "by": [by] if isinstance(by, str) else list(by)}
     if best is not None:
         asked |= {"best": best, "probability": probability, "delta": delta, "replications": replications}
@@ -211,7 +211,7 @@ def prepared(
     scenario: str | Path | Mapping[str, Any] | Scenario, values: Mapping[str, Any], options: StudyOptions,
     refusals: Refusals | None,
 ) -> dict[str, Case]:  # fmt: skip
-    """Load the scenario under each policy, except policies that lack a parameter."""
+    """Load the scenario under each policy; refuse those without a required parameter."""
     cases, mistakes = {}, dict[Problem | str, None]()
     for label, value in values.items():
         try:
@@ -233,10 +233,7 @@ def prepared(
 def groups_to_keep(
     cases: Mapping[str, Case], metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions
 ) -> list[str]:
-    """Return the metrics and groupings that replications must keep for a comparison.
-
-    They are determined from the first case that can be built.
-    """
+    """Return the metrics, and groupings as texts, that the replications must keep."""
     refusal: ScenarioError | None = None
     for case in cases.values():
         try:

@@ -12,7 +12,8 @@ comparison      run.json, comparison.json, comparison.csv (means and half-widths
 
 Each directory has a picture (picture.png) by default; a comparison also has distributions.png (response, wait and
 slowdown) and over_time.png (GPUs, queue and fragmentation), both of the first runs, and a picture for each by_*.csv.
-The directory of one run has the by_*.csv that were requested.  The tables of a failed run are in its `partial`.
+The directory of one run has the by_*.csv that were requested.  If a run fails, its tables up to the failure are in the
+folder `partial`.
 """
 
 import os
@@ -171,8 +172,8 @@ def comparison_json(
 
     "policies" maps labels to summaries.  If a policy has a plan, "plans" is {label: {planned_makespan, makespan,
     lower_bound, ratio}}.  With tables of groups, "groups" is {by: {label: {group: {metric: value, or {mean, half_width,
-    n}}}}}, and "group_differences" is {by: [...]}, as "differences" with the group added.  Policies that cannot run the
-    scenario are only in "refused": {label: reason}.
+    n}}}}}, and "group_differences" is {by: [...]}, whose entries are those of "differences" with the group.  Policies
+    that cannot run the scenario are only in "refused": {label: reason}.
     """
     first = next(iter(runs.values()))
     plans = {

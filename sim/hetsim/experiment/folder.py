@@ -1,7 +1,7 @@
 """The directory of a sweep: its mark, finished runs and final tables.
 
     sweep.json              the mark: keys, points, policies, replications, versions, digests of the rows
-    scenario.yaml           the scenario behind all points
+    scenario.yaml           the scenario that all points change
     runs/                   finished runs (`hetsim.experiment.store`), unless another cache was named
     table.parquet           the tables, written when all runs are finished
     replications.parquet
@@ -69,9 +69,9 @@ def mark_of(about: Mapping[str, Any]) -> str:
 def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *, resume: bool, fresh: bool) -> str:
     """Return the state of a sweep's folder: `new`, `same`, `extended` or `replaced`.
 
-    `extended`: it has another sweep, some runs of which can be used, or a damaged mark.  `replaced`: `fresh` is set.
-    mark: the contents that `sweep.json` should have.  UsageError if the directory cannot be used for this sweep, with
-    the reason; nothing is written.
+    `same`: it has this sweep.  `extended`: it has another sweep that shares runs with this one, or a damaged mark.
+    `replaced`: it has a sweep, but `fresh` is True.  mark: the contents that `sweep.json` should have.  UsageError if
+    the folder cannot be used for this sweep; nothing is written.
     """
     folder = Path(target)
     names = _contents(folder, target)
@@ -145,8 +145,9 @@ def claim(
 ) -> Directory:
     """Prepare and lock the directory for the runs of a sweep.
 
-    UsageError, with nothing changed, if the directory cannot be used.
-    shared: other processes may write to the directory at the same time; their files have the same names and contents.
+    resume: UsageError unless it has a sweep to continue.  fresh: delete the sweep in it.  shared: other processes may
+    write to it at the same time; their files have the same names and contents.  UsageError, with nothing changed, if
+    the directory cannot be used.
     """
     mark = mark_of(about)
     state = check_folder(target, about, mark, resume=resume, fresh=fresh)

@@ -65,7 +65,7 @@ class Identity:
         self.unknown: dict[str, str] = {}  # Digest of a scenario -> why it does not cover all inputs of its runs.
 
     def parts(self, scenario: Scenario) -> dict[str, str]:
-        """Digests, by part, of all inputs of a scenario's runs but seed and replication."""
+        """Digests, by part, of all inputs of a scenario except seed and replication."""
         values = {key: value for key, value in scenario.raw.items() if key not in _NO_PART}
         self.named |= (inputs := self.inputs(scenario))
         return {**fingerprint(), "scenario": plain_digest([FORMAT, values, self.check]), **inputs}
@@ -100,7 +100,6 @@ class Identity:
         return self._files[key]
 
     def _sources_of(self, scenario: Scenario) -> dict[str, str]:
-        """Digests of code outside hetsim (computed once), with reasons if incomplete."""
         parts = {}
         for kind, name, item in _named(scenario):
             if isinstance(item, str) and item.partition(".")[0] in OURS:
@@ -117,7 +116,7 @@ class Identity:
         return parts
 
     def at_first(self, scenario: Scenario) -> dict[str, str]:
-        """Return `parts`, with the digests of files as they were when first read."""
+        """Return `parts`, with the digests of files when first read, to detect changes."""
         first = {f"file {os.path.relpath(path, scenario.base)}": self._first.get(path) for path in scenario.files}
         return {**self.parts(scenario), **{name: digest or "none" for name, digest in first.items()}}
 
@@ -163,7 +162,7 @@ def _named(scenario: Scenario) -> list[tuple[str, str, Any]]:
 
 
 def undeclared(scenario: Scenario, opened: InputFiles) -> str:
-    """Warning about opened files without a digest; "" if all code has `identity`."""
+    """Warning about opened files without a digest; "" if user code defines `identity`."""
     warning = scenario.undeclared(opened)
     theirs = [item for _, _, item in _named(scenario)
               if not (isinstance(item, str) and item.partition(".")[0] in OURS)] if warning else []  # fmt: skip
@@ -172,7 +171,7 @@ def undeclared(scenario: Scenario, opened: InputFiles) -> str:
 
 
 def _watched(kind: str, item: Any, digest: str, reasons: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Drop the reason "opens files" of code whose opened files are watched instead."""
+    """Return digest and reasons; drop "opens files" if the opened files are watched."""
     annotations = [one.annotation for one in registry.parameters(item).values()]
     kinds = [inner for one in annotations for inner in (one, *get_args(one))]
     if ExistingFile not in kinds and ExistingFolder not in kinds and kind in registry.POLICY_KINDS:
@@ -194,7 +193,6 @@ def _texts(value: Any) -> Iterator[str]:
 
 @cache
 def packages_of(module: str) -> dict[str, str]:
-    """Versions of the packages that one of hetsim's policies imports."""
     packages: dict[str, str] = {}
     todo, seen, others = [module], set[str](), {*OURS, *versions(), *sys.stdlib_module_names}
     while todo:

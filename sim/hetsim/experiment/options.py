@@ -34,8 +34,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def _option(default: Any, **about: Any) -> Any:
     """Declare an option.
 
-    about: `flag`, `metavar` and `help` of the command's option; `python`, its description for functions, if not `help`;
-    the bounds `low` and `high`.  An option without `flag` belongs to functions only.
+    about: `flag` and `metavar` of the command's option (without `flag` only functions have it); `help`: its
+    description; `python`: another description for functions; `low`, `high`: bounds of its values.
     """
     return field(default=default, metadata=about)
 
@@ -149,7 +149,7 @@ class LocalKeywords(TypedDict, total=False):
 
 
 class TrainingKeywords(LocalKeywords, total=False):
-    """Options of training; its scenario or a baseline may have an external scheduler."""
+    """Options of training, including an external scheduler."""
 
     external: str | Sequence[str] | None
 
@@ -185,8 +185,9 @@ def declared_options(names: Iterable[str]) -> dict[str, Field[Any]]:
 def with_options(keywords: type) -> Callable[[Function], Function]:
     """Create a decorator that documents the `**options` of a function.
 
-    The decorated function has the options of `keywords` in its signature, and in its docstring in place of the line
-    `options: ...` (except options that the docstring describes itself).  Other keywords raise TypeError.
+    It adds the options of `keywords` to the function's signature, and puts their descriptions into its docstring in
+    place of the line `options: ...` (except options that the docstring describes itself).  A call with another keyword
+    raises TypeError.
     """
     options = declared_options(keywords.__annotations__)
 

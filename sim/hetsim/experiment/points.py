@@ -43,7 +43,7 @@ Points = Iterable[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class PointRow:
-    """A point under one policy: its `values` as written, and the `overrides` for it."""
+    """A point under one policy: its `values` as written, its changes as `overrides`."""
 
     point: int
     values: dict[str, Any]
@@ -98,7 +98,7 @@ class GridValues(PointValues):
 
 
 class SampledValues(PointValues):
-    """Sampled points: points of the unit cube, mapped to the range of each key."""
+    """Sampled points: numbers from 0 to 1 for each key, mapped to the key's range."""
 
     def __init__(self, axes: Mapping[str, Axis], shares: np.ndarray):
         self.axes, self.shares = axes, shares
@@ -281,7 +281,7 @@ def _with_own_policies(
 
 
 def is_sampled(over: Mapping[str, Any]) -> bool:
-    """Return True if a range has no steps, so that it cannot be part of a grid."""
+    """Return True if some range states no number of steps: its values must be sampled."""
     axes = [_axis(key, value) for key, value in over.items()]
     return any(isinstance(axis, Range) and axis.steps is None for axis in axes)
 
@@ -398,8 +398,8 @@ def check_all(
 ) -> None:
     """Validate all rows; call `each(row, seed, facts(scenario))` for each of them.
 
-    facts: a function of the scenario whose result does not depend on the seed.  Rows that differ only in their seed are
-    validated once.  ScenarioError lists all invalid points.
+    facts: function of the scenario whose result does not depend on the seed, so that it is called only once for rows
+    that differ only in their seed.  ScenarioError lists all invalid points.
     """
     wrong: dict[tuple[str, str], list[PointRow]] = {}
     parts: dict[tuple, Scenario | list[Problem] | None] = {}
@@ -433,8 +433,8 @@ def _changed(
 ) -> Scenario | list[Problem]:
     """Apply changes to the scenario; return the scenario, or the list of problems.
 
-    The scenario is joined from cached `parts` (changes of one top-level key) where possible.  A part is cached when it
-    occurs the second time; at the first occurrence only its key is stored.
+    Changes of one top-level key are a part.  Validated parts are cached in `parts` from their second occurrence (None
+    after the first), and joined to the scenario; the cache is cleared above `max_parts`.
     """
     alone: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
@@ -467,7 +467,7 @@ def _tried(base: Scenario, changes: Mapping[str, Any]) -> Scenario | list[Proble
 
 
 def _identical(changes: Mapping[str, Any]) -> tuple:
-    """Return a key that is equal for identical values, while the points are in memory."""
+    """Return a cache key that is equal for the same changes (objects by their id)."""
     return *changes, *(
         (type(value), repr(value) if type(value) is float else value) if type(value) in _SCALARS else id(value)
         for value in changes.values()

@@ -55,7 +55,7 @@ def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) ->
 
 
 def written(label: str, value: Any = None) -> str | None:
-    """Return the `--policy` text of a label or value; None if there is none."""
+    """Return a text that `--policy` accepts for a policy; None if there is none."""
     try:
         meant = named_policy(label)[1]
     except (UsageError, UnknownName):
@@ -70,7 +70,6 @@ def written(label: str, value: Any = None) -> str | None:
 
 
 def _from_label(label: str) -> dict[str, Any] | None:
-    """Parse a label such as `fcfs_skip (placement: best_fit) + sla` into a mapping."""
     import yaml
 
     value: dict[str, Any] = {}
@@ -88,7 +87,6 @@ def _from_label(label: str) -> dict[str, Any] | None:
 
 
 def _redefined(known: Any, policy: Any) -> bool:
-    """Return True if both are the same definition, executed twice as in a notebook."""
     places = [(one.__module__, one.__qualname__) for one in (known, policy) if not isinstance(one, str)]
     return len(places) == 2 and places[0] == places[1]
 
@@ -138,7 +136,6 @@ def _label(value: Any) -> str:
 
 
 def _short(given: Any) -> str:
-    """Format a policy with its parameters: `dmda (prefetch: false)`."""
     if not isinstance(given, Mapping) or "name" not in given:
         return str(given)
     inside = ", ".join(f"{key}: {_short(inner)}" for key, inner in given.items() if key != "name")

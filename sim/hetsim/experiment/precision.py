@@ -163,7 +163,7 @@ def plan_precision(
 
 
 def needed(spread: float, mean: float, precision: float, confidence: float, metric: str = "") -> int:
-    """Minimum number of replications (at least 10) that reaches a precision."""
+    """Return the number of replications (at least 10) for a relative half-width."""
     if not spread:
         return MIN_FOR_PRECISION
 
@@ -201,8 +201,8 @@ START = 1.5  # Seconds until worker processes have started.
 class Estimate:
     """Estimated cost of a sweep.
 
-    `runs`: number of runs to make (a lower bound if `is_bound`); `there`: number of stored runs; `spent`: seconds of
-    the runs that were timed.
+    runs: number of runs to make (a lower bound if `is_bound`).  there: number of runs that are stored and need not be
+    made.  spent: seconds of each run that was made to measure the time.
     """
 
     runs: int
@@ -240,10 +240,7 @@ class Estimate:
 
 
 def estimate(jobs: Sequence[RunJob], there: int, setup: Setup, workers: int, is_bound: bool = False) -> Estimate:
-    """Estimate the cost of jobs from the run times of the first, middle and last one.
-
-    `there`: number of stored runs.  `is_bound`: True if more jobs may be needed.
-    """
+    """Estimate the cost of jobs from the run times of the first, middle and last one."""
     chosen = sorted({0, len(jobs) // 2, len(jobs) - 1}) if jobs else []
     spent = []
     for number in chosen[:SAMPLES]:

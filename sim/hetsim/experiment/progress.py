@@ -80,7 +80,7 @@ class TerminalBar:
 
 @contextmanager
 def reporting(progress: Progress | bool | None) -> Iterator[Progress | None]:
-    """Yield the function to report progress to; True: a bar, if one can be shown."""
+    """Yield the function that receives progress; `progress=True`: a bar, if possible."""
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise UsageError(f"progress must be True, or a function of the share done; got {progress!r}")
     bar = None
@@ -96,7 +96,7 @@ def reporting(progress: Progress | bool | None) -> Iterator[Progress | None]:
 
 
 class Meter:
-    """The progress of a study, reported from a thread to a function or a bar."""
+    """The progress of a study; a thread reports it to a function or a bar."""
 
     def __init__(self, progress: Progress | bool | None, runs: int = 0):
         self._bar = reporting(progress)
@@ -117,7 +117,7 @@ class Meter:
         self.done += 1
 
     def share(self) -> float:
-        """Finished share of expected and predicted (`ahead`) runs; never decreases."""
+        """Finished share of all runs, likely ones (`ahead`) included; never decreases."""
         all_runs = max(self.runs, 1) + max(self.ahead, 0)
         self._told = max(self._told, min(1.0, (self.done + run_share(self.simulation)) / all_runs))
         return self._told
@@ -153,7 +153,6 @@ def run_share(simulation: "Simulation | None") -> float:
 
 
 def in_notebook() -> bool:
-    """Return True if this process is an IPython kernel, as in a notebook."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and hasattr(shell, "kernel")

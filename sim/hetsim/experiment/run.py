@@ -93,7 +93,7 @@ def replicate(
 
 
 def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int = 1) -> Result:
-    """Run the first of `most` replications, which share a detected warm-up."""
+    """Run the first replication, with the warm-up that `most` replications would have."""
     options = options or StudyOptions()
     case = Case(scenario, seed=options.seed)
     with begun(options, Setup((scenario,), (), options.check, options.audit), 1) as study:
@@ -163,7 +163,7 @@ def run_cases(
 def whole_series(
     case: Case, goal: int, *, keep: bool = False, most: int = 0, several: bool = False, **more: Any
 ) -> Replicates:
-    """Return replications; the first run is kept in full, with `keep` all runs are."""
+    """Return replications of a case; the first run (or all: `keep`) is kept in full."""
     maximum = max(goal, most)
     runs = Replications() if several or maximum > 1 else None
     return Replicates(case, goal, most=maximum, whole=maximum if keep else 1, strict=True, runs=runs, **more)
@@ -183,7 +183,7 @@ def rehearse(scenario: Scenario) -> RunInput:
 
 
 def to_keep(scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions) -> list[str]:
-    """Return the metrics to keep, and the groupings with several groups, as texts."""
+    """Return the metrics to keep; groupings with several groups are added as texts."""
     # The usual ones are kept anyway.
     names, wanted = expanded(name for name in listed(metrics) if name != "usual"), checked(by)
     number = scenario.model.replications if options.replications is None else options.replications

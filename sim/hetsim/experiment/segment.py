@@ -1,13 +1,13 @@
 """Files of finished runs: journals, and the sealed segments that replace them.
 
-One JSON line with a checksum is appended to a journal per run.  A segment has the outcomes of a block of
-runs, ordered by their digests, so that its bytes depend only on the runs, not on the order in which they finished:
+A journal has one JSON line with a checksum for each run.  A segment has the outcomes of a block of runs, ordered by the
+runs' digests, so that its bytes do not depend on the order in which the runs finished:
 
     MAGIC, then the length of the head (8 bytes)
-    head        JSON: names of the columns, the sets that occur (a run may lack columns), the notes (errors, warnings)
+    head        JSON: names of all columns (metrics); sets of columns (a run may lack some); notes (errors, warnings)
     index       for each run its digest (32 bytes) and the checksum of its row (8 bytes)
     checksum    SHA-256 of all of the above
-    rows        for each run the number of its set, the number of its note (4 bytes each), and 8 bytes for each column
+    rows        for each run the number of its set and of its note in the head (4 bytes each), and 8 bytes per column
 """
 
 import hashlib
@@ -105,7 +105,7 @@ def _check(row: bytes) -> bytes:
 
 
 class Segment:
-    """A segment file: its index, and rows read on demand; DamagedFile if invalid."""
+    """A segment file: its index, and its rows once `load` is called."""
 
     def __init__(self, path: Path):
         self.path = path

@@ -1,4 +1,4 @@
-"""Sensitivity to step times of language models, from paired runs."""
+"""How much results depend on language models' step times, from paired runs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ METRICS = ("ttft_mean", "ttft_p99", ATTAINMENT)
 
 
 def sentences(sensitivity: Mapping[str, Any]) -> list[str]:
-    """Return the sentences of a sensitivity (`paired`); none if it is empty."""
+    """Format the result of `paired` as sentences; empty if it has no metrics."""
     if not sensitivity.get("metrics"):
         return []
     parts, count = [], sensitivity["replications"]
@@ -36,7 +36,6 @@ def sentences(sensitivity: Mapping[str, Any]) -> list[str]:
 
 
 def longer_steps(scenario: Scenario) -> dict[str, Any]:
-    """Return overrides with longer steps for services whose step times are uncertain."""
     changes = {}
     for number, service in enumerate(entry.service for entry in scenario.model.workload):
         if not isinstance(service, LanguageModel):

@@ -34,7 +34,6 @@ def takes_order(function: types.FunctionType) -> bool:
 
 @cache
 def _above(text: str) -> tuple[_Above, list[ast.AST]]:
-    """Map each node of a file's syntax tree to its parent; list function definitions."""
     above = {child: node for node in ast.walk(ast.parse(text)) for child in ast.iter_child_nodes(node)}
     return above, [one for one in above if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
 
@@ -57,7 +56,6 @@ def _is_set(node: ast.AST) -> bool:
 
 
 def _taken(node: ast.AST, above: _Above) -> bool:
-    """Return True if the expression around a set uses the order of its members."""
     around = above.get(node)
     match around:
         case ast.For() | ast.AsyncFor():

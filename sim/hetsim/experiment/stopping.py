@@ -65,10 +65,7 @@ class Amount:
         return self.maximum if self.precision is None else min(MIN_FOR_PRECISION, self.maximum)
 
     def rule(self, study: Study) -> Callable[[Replicates], None] | None:
-        """Return a rule that requests replications until the precision is reached.
-
-        The spread so far determines how many replications workers may run ahead; after a failed one none is requested.
-        """
+        """Return a rule that requests replications up to the precision; None without one."""
         if (precision := self.precision) is None:
             return None
 
@@ -114,8 +111,8 @@ def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | N
 def select(study: Study, race: Race, series: Mapping[str, Replicates], first: int, most: int) -> None:
     """Run as many replications of these cases as the selection of the best needs.
 
-    most: maximum number of replications of each case.
-    Replications count in their order, so that the selection depends neither on the workers nor on runs made before.
+    first, most: number of replications of the first stage, and maximum number, of each case.  Replications count in
+    their order, so that the selection depends neither on the workers nor on runs made before.
     """
     entered = 0
 
@@ -154,7 +151,7 @@ def select(study: Study, race: Race, series: Mapping[str, Replicates], first: in
 
 
 def pilot_size(most: int) -> int:
-    """Number of a pilot's replications if `most` are allowed; UsageError if too few."""
+    """Return the number of replications of a pilot, given their maximum number `most`."""
     if most < MIN_REPLICATIONS:
         raise UsageError(f"warmup: {TOO_FEW.format(MIN_REPLICATIONS)}")
     return min(PILOT, most)
@@ -164,7 +161,7 @@ Refusal = Callable[[ScenarioError], None]
 
 
 class Pilot(Replicates):
-    """First replications of a case with `warmup: auto`: yield a `cut` or an `error`."""
+    """The first replications of a case with `warmup: auto`, which determine the cut."""
 
     def __init__(self, case: Case, size: int, *, strict: bool = False, on_refusal: Refusal | None = None):
         super().__init__(case, size, pilot=True, strict=strict, on_refusal=on_refusal)
@@ -175,7 +172,6 @@ class Pilot(Replicates):
         self._mean = WarmupSeries()
 
     def key(self, study: Study) -> str:
-        """Digest under which the store keeps the cut."""
         return study.identity.run(f"{study.digest(self.case)} warmup", self.case.own_seed, self.size)
 
     def look(self) -> None:
@@ -213,7 +209,7 @@ class Pilot(Replicates):
 
 
 def missing(study: Study, pilots: Sequence[Pilot]) -> list[Pilot]:
-    """Restore the pilots that the store has; return the pilots that must be run."""
+    """Load stored cuts of pilots; return the pilots without one, which must be run."""
     to_make = []
     for pilot in pilots:
         kept = study.store.get(pilot.key(study)) if study.store.folder is not None else None
@@ -252,9 +248,9 @@ class Warmup:
 
 
 def shared(pilots: Sequence[Pilot]) -> Warmup:
-    """Return the longest cut, so that compared cases are measured over the same tasks.
+    """Return the longest warm-up cut, so that compared cases measure the same tasks.
 
-    A case whose pilot fails permanently is ignored; if a pilot could succeed in another try, the cut is not known yet.
+    A case whose pilot failed for good is ignored.  If a pilot failed by chance (full disk, ...), there is no cut yet.
     """
     cuts = [pilot.cut for pilot in pilots if pilot.cut is not None]
     again = [pilot.error for pilot in pilots if pilot.error is not None and not pilot.error.lasting]

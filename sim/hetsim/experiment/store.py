@@ -54,7 +54,7 @@ class Store:
     ) -> RunOutcome | None:
         """Return the stored outcome of a run, if it has these metrics; otherwise None.
 
-        block: block in which an unsealed run will be sealed.  reduced: accept an outcome reduced to these metrics.
+        block: the block to which the run belongs.  reduced: also accept outcomes that have only the metrics to keep.
         """
         if self.folder is None:
             return None
@@ -70,7 +70,7 @@ class Store:
         return None
 
     def kept(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """Yield stored outcomes of a run, each with False if this study must seal it."""
+        """Yield a run's stored outcomes, each with False if it must be moved to a segment."""
         for pending in self._pending.values():
             if run in pending:
                 yield pending[run], True
@@ -119,7 +119,7 @@ class Store:
                 return io.FileIO(path, "xb")
 
     def leave(self, block: Hashable) -> None:
-        """Leave a block unsealed, because the next call will run part of it again."""
+        """Do not seal a block, because a later study will run part of it again."""
         self._incomplete.add(block)
 
     def seal(self, block: Hashable = None) -> None:
@@ -191,7 +191,6 @@ class _StoredFiles:
         self._sources[path] = None
 
     def _read(self, path: Path) -> None:
-        """Read a journal; an incomplete last line is ignored."""
         text = read_stored(path)
         self._sources[path] = len(text)
         for line in text[: text.rfind(b"\n") + 1].splitlines(keepends=True):
@@ -203,7 +202,7 @@ class _StoredFiles:
             self.single[run] = outcome, path
 
     def outcomes(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """Yield a run's outcomes, and if each is in a segment; unknown inputs come last."""
+        """Yield a run's outcomes, each with True if it is in a segment."""
         start, marked = np.uint64(int(run[:16], 16)), []
         at = int(self._starts.searchsorted(start))
         while at < len(self._starts) and self._starts[at] == start:
@@ -285,7 +284,6 @@ class _StoredFiles:
             self.single.pop(run, None)
 
     def remove_superfluous(self, sealed: set[Path]) -> None:
-        """Remove unchanged journals and damaged segments whose runs are sealed elsewhere."""
         needed = {path for _, path in self.single.values()} | sealed
         for path, size in self._sources.items():
             with suppress(FileNotFoundError):
@@ -364,7 +362,6 @@ def _runs_of(folder: Path) -> Path:
 
 
 def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
-    """Return True if `one` has all values of `other`, and both have known inputs."""
     if one.unknown or other.unknown or one.reduced > other.reduced:
         return False
     same = (one.values is None, one.error) == (other.values is None, other.error)

@@ -40,7 +40,7 @@ LOST = "a worker process died in this run, and again in its second attempt; memo
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario with changed values; `digest` is the digest of the changed scenario."""
+    """A scenario with changed values (`overrides`); `digest`: of the changed scenario."""
 
     scenario: Scenario
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -59,15 +59,15 @@ class Case:
 class Replicates:
     """The replications of one case.
 
-    taken       outcomes that count, in their order
+    taken       outcomes that count, by number of the replication
     goal        number of replications that are needed in any case; a rule may request more from the study
     likely      number of replications that may turn out to be needed; idle workers run these ahead
-    runs        metrics of the replications together, if a rule or the caller needs them
-    results     complete runs: the first `whole` ones, which are executed in this process
-    strict      a failed run ends the study
-    on_refusal  called if the first replication is refused before its clock starts; no other one is run then
+    runs        metrics of the replications, collected if a rule or the caller needs them
+    whole       number of first replications that run in this process, so that their complete results are in `results`
+    strict      True if a failed run ends the study
+    on_refusal  called if checks refuse the first replication before its clock starts; no further one is run then
     begin       number of the first replication
-    block       the block of runs with which these are sealed
+    block       the block of runs of the store to which these runs belong (`hetsim.experiment.store`)
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Study:
             self._untold.extend([] if series in self._untold else [series])
 
     def outstanding(self, wanted: Iterable[Replicates | None]) -> list[Place]:
-        """Return the replications that are needed and not stored; count the stored ones."""
+        """Return needed replications that are not stored; add stored ones to their cases."""
         self._source = iter(wanted)
         return list(iter(self._next, None))
 
@@ -200,7 +200,6 @@ class Study:
                 self._untold.append(new)
 
     def _ahead(self) -> Place | None:
-        """Return a replication that may turn out to be needed, or None."""
         going = [series for series in self._open.values() if series.sent < series.likely]
         while going:
             series = min(going, key=lambda one: one.sent - len(one.taken))
@@ -210,7 +209,7 @@ class Study:
         return None
 
     def _hand_out(self, series: Replicates) -> Place | None:
-        """Return the next replication of a case; None if it is stored (and counted)."""
+        """Return the next replication of a case, or None if it is stored and was added."""
         number = series.sent
         series.sent += 1
         outcome = None
@@ -352,7 +351,7 @@ class Study:
         return RunOutcome(values, result.warnings, unknown=result.undeclared)
 
     def _spread(self, first: deque[Place]) -> None:
-        """Run replications on the workers; meanwhile run complete ones in this process."""
+        """Run replications on the workers; meanwhile run those with full results here."""
         pool = self.workers.pool
         assert pool is not None
         flight = _Flight(self, pool, first)
@@ -421,7 +420,6 @@ class _Flight:
         return None
 
     def land(self) -> list[Place]:
-        """Wait briefly and add finished outcomes; return the runs whose worker died."""
         done, _ = wait(self.tasks, timeout=POLL, return_when=FIRST_COMPLETED)
         lost: list[Place] = []
         while done:
@@ -445,7 +443,6 @@ class _Flight:
             self.deaths[id(series), number] = self.deaths.get((id(series), number), 0) + 1
 
     def try_again(self, lost: list[Place]) -> None:
-        """Queue runs whose worker died again, or record the error."""
         if self.alone and lost:
             self.study._land(*lost.pop(), RunOutcome(None, error=LOST, lasting=False))
         self.alone = False
@@ -465,7 +462,6 @@ def _scenario(case: Case) -> Scenario:
 
 
 def _outcomes(future: Future, sent: int) -> list[RunOutcome] | None:
-    """Outcomes of the first runs of a job; None if the executor died with its worker."""
     try:
         return future.result()
     except BrokenExecutor:

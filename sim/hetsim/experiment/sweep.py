@@ -202,7 +202,7 @@ class SweepPlan:
 
     @cached_property
     def block(self) -> int:
-        """Number of rows in a block, which has whole points; the last may be shorter."""
+        """Number of table rows whose runs are stored together; a block has whole points."""
         if not isinstance(self.rows, PointRows):
             return max(1, len(self.rows))  # of a list of points that name their policies, in any order
         policies, amount = len(self.rows.policies), self.amount
@@ -259,10 +259,10 @@ class SweepPlan:
     def wanted(
         self, study: Study, numbers: Iterable[int], blocks: OpenBlocks | None = None
     ) -> Iterator[Replicates | None]:
-        """Yield the replications of these table rows; None while too many blocks are open.
+        """Yield the replications of these table rows.
 
-        Rows with the same runs share one object.
-        blocks: open blocks to which each row's runs, or its error, are added.
+        Rows with the same runs share one object.  blocks: unfinished blocks of rows, to which each row is added; None
+        is yielded while too many are unfinished, so that the study finishes running cases first.
         """
         cuts, rule = self._cuts(), self.amount.rule(study)
         earlier: dict[tuple[int, float | None], Replicates] = {}
@@ -395,7 +395,7 @@ class OpenBlocks:
     """Unfinished blocks of a sweep; they are finished in order."""
 
     def __init__(self, size: int, rows: int, finish: Callable[[int, list[RowRuns]], None]):
-        """size: rows per block; rows: rows in all; finish(number, rows): called per block."""
+        """size: rows per block; rows: number of all rows; finish: called for each block."""
         self.size, self.rows, self.finish = size, rows, finish
         self._open: deque[tuple[int, list[RowRuns]]] = deque()
         self._done = 0  # rows of the first one that are known to be done
@@ -444,7 +444,6 @@ class RowRuns:
 
 
 def _cut(pilot: Pilot, found: Warmup) -> RowRuns:
-    """Begin a row of a point with pilots: its warm-up, or the pilot's error."""
     if error := found.error_of(pilot):
         return RowRuns(error=error, lasting=found.lasting is None)
     if found.cut is None:  # of a plan that is only looked at

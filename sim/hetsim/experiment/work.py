@@ -78,9 +78,9 @@ class OtherInputs(Exception):
 class RunOutcome:
     """Metrics of a run; if the run failed, `values` is None and `error` says why.
 
-    `series`: arrivals and response times of a pilot.  `lasting`: the failure would occur again.  `refused`: the
+    `series`: arrivals and response times of a pilot.  `lasting`: True if the failure would occur again.  `refused`: the
     scenario's checks failed before anything ran.  `unknown`: inputs that the run's digest does not cover.  `reduced`:
-    `values` has only the metrics that were to be kept.
+    `values` has only the metrics that the study was to keep.
     """
 
     values: Mapping[str, float] | None
@@ -99,7 +99,7 @@ class RunOutcome:
         return replace(self, values=Packed(self.values))
 
     def only(self, figures: Sequence[str]) -> "RunOutcome":
-        """Return the outcome with only these metrics and what their estimates need."""
+        """Return the outcome with these metrics and the weights that their estimates need."""
         if not figures or self.values is None:
             return self
         wanted = needed_for(figures)
@@ -109,7 +109,7 @@ class RunOutcome:
 
 
 class Packed(Mapping[str, float]):
-    """Read-only mapping of names to numbers; mappings with equal names share them."""
+    """Read-only mapping of names to numbers, as an array; equal names are stored once."""
 
     __slots__ = ("_at", "_names", "numbers")
 
@@ -148,7 +148,6 @@ def _positions(names: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, int]]
 
 @lru_cache(16)
 def needed_for(figures: Sequence[str]) -> frozenset[str]:
-    """Names of all values of a run that estimates of these metrics need."""
     return frozenset({*figures, *(weight_of(name) or "" for name in figures), *ALWAYS})
 
 

@@ -41,7 +41,7 @@ TAKEN_BY_RUNS = [
 
 
 class _Processes(ProcessPoolExecutor):
-    """A pool whose processes start with signals blocked, so that no pipe breaks."""
+    """A pool that blocks signals while it starts a process, so that no pipe breaks."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future:
         try:

@@ -18,10 +18,10 @@ MAX_POINTS = 64  # maximum number of sizes to which a line is fitted: the cost g
 
 @dataclass(frozen=True)
 class TimeSpread:
-    """Random times of one batch size: quantiles, linear in between.
+    """Distribution of the times of one batch size, given by quantiles or samples.
 
-    Below the first probability the time is the first value, above the last probability the last value.  If
-    `probabilities` is empty, the values are samples, each drawn with equal probability.
+    Between two probabilities the time is interpolated linearly; below the first it is the first value, above the last
+    the last value.  If `probabilities` is empty, the values are samples, each drawn with equal probability.
     """
 
     values: tuple[float, ...]
@@ -35,7 +35,6 @@ class TimeSpread:
 
     @property
     def mean(self) -> float:
-        """Mean of the drawn times."""
         if not self.probabilities:
             return math.fsum(self.values) / len(self.values)
         p, v = (0.0, *self.probabilities, 1.0), (self.values[0], *self.values, self.values[-1])
@@ -44,7 +43,7 @@ class TimeSpread:
 
 @dataclass(frozen=True)
 class NearestLine:
-    """A fitted line `per_item · n + fixed`; largest relative error at size `at`."""
+    """Line `per_item · n + fixed` fitted to a table; its largest error is at `at`."""
 
     per_item: float
     fixed: float
@@ -64,7 +63,7 @@ class StageTable:
     _known: dict[int, float] = field(default_factory=dict, repr=False)
 
     def above(self, floor: float) -> "StageTable":
-        """Return a copy with `floor`: the seconds that do not depend on the batch size."""
+        """Return a copy; `floor` seconds of each time are independent of the batch size."""
         return StageTable(self.sizes, self.seconds, self.between, spread=self.spread, floor=floor)
 
     def seconds_for(self, count: int) -> float:
@@ -75,7 +74,7 @@ class StageTable:
 
     @property
     def fixed(self) -> float:
-        """Seconds of a launch of one task; a table has no separate time per task."""
+        """Seconds of a batch of one; a table has no time per task in addition."""
         return self.seconds_for(1)
 
     @property
@@ -139,7 +138,7 @@ class StageTable:
         return sorted({min(limit, size) for size in (1, *self.sizes)} | ({limit} if limit < 1 << 30 else set()))
 
     def line(self) -> NearestLine:
-        """Return the fitted line that is nearest to the table, as `hetsim calibrate` does."""
+        """Return the line that `hetsim calibrate` would fit to the times of this table."""
         n, seconds = np.array(self.sizes, dtype=float), np.array(self.seconds)
         chosen = np.unique(np.linspace(0, len(n) - 1, min(len(n), MAX_POINTS)).astype(int))
         per_item, fixed = nearest_line(n[chosen], seconds[chosen])
@@ -148,7 +147,7 @@ class StageTable:
         return NearestLine(per_item, fixed, float(off[worst]), self.sizes[worst])
 
     def falls(self, noise: float) -> tuple[int, int] | None:
-        """Return (large, small) size, the large one faster by the share `noise`; or None."""
+        """Return (larger, smaller) size, the larger faster by the share `noise`; or None."""
         slowest = 0
         for place, seconds in enumerate(self.seconds):
             if seconds < self.seconds[slowest] * (1 - noise):

@@ -79,7 +79,7 @@ class Hedge:
     after: Seconds
     """Time from each attempt to the next one; with 0 s all are sent at the same time."""
     times: Count = 1
-    """Maximum number of hedges of an attempt; a retry may have as many again."""
+    """Maximum number of hedges of the first attempt, and of each retry."""
     size: Literal["same", "new"] = "same"
     """same: a hedge takes as long as the attempt; new: as long as a random call of its class."""
     apart: bool = False

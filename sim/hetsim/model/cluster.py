@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hetsim.errors import KeyProblem
 from hetsim.model.bandwidth import BandwidthCurve
+from hetsim.model.device import Device
 from hetsim.model.slices import Layout, Slice
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fabric:
-    """Rates of racks' uplinks and stores (bytes/s), and the contention model of jobs."""
+    """Rates (bytes/s) of racks' uplinks and of stores, and the model of contention."""
 
     uplinks: dict[str, float] = field(default_factory=dict)
     contention: Literal["random", "aligned", "interleaved", "none"] = "random"
@@ -98,17 +99,17 @@ class Sharing:
     - mig: each launch has its own slice of the present layout.  The GPU changes its layout when it is empty, or, with
       `recut` "idle", to any layout that contains the busy slices; new slices are usable after `reconfigure` seconds.
 
-    pairs: measured slowdowns for timeslice and mps, as (class, class next to it, slowdown); inf if the two cannot
-    share.  The slowdowns by several neighbors are multiplied.  For pairs that are not given, or are inf, the rules
-    above apply.
+    pairs: measured slowdowns for timeslice and mps, as (class, class next to it, slowdown); inf: policies should not
+    let the two share a device.  The slowdowns by several neighbors are multiplied.  If the slowdown by a neighbor is
+    inf or is not given, the rules above apply.
     """
 
     kind: Literal["exclusive", "timeslice", "mps", "mig"] = field(default="exclusive", metadata=REQUIRED)
-    """How launches share it: exclusive (in start order), timeslice (in turn), mps (at the same time), mig (slices)."""
+    """How launches share the device: exclusive (in start order), timeslice (in turn), mps (together), mig (slices)."""
     switch_cost: Fraction = 0.0
     """Fraction of the rate that is lost while several launches take turns in time slices."""
     interference: NotNegative = 0.0
-    """Under mps a launch runs at 1 / (1 + interference × shares of the others)."""
+    """Under mps a launch runs at 1 / (1 + interference × sum of the other launches' shares) of its rate."""
     layouts: tuple[Layout | tuple[float, ...], ...] = field(default=((1.0,),), metadata=NO_KEY)
     reconfigure: Seconds = 0.0
     """For mig: the time until newly cut slices can be used."""
@@ -161,8 +162,8 @@ class Preemption:
     """How a running launch is preempted: context_switch (save its state), drain (end the block), flush (drop the
     block), or flep (yield)."""
     rate: BytesPerSecond | None = None
-    """For context_switch: the rate at which state is saved to the device's own memory; saved over its link unless
-    given."""
+    """For context_switch: the rate at which state is saved to the device's own memory; unless given, it is saved over
+    the device's link."""
     overhead: Fraction = 0.0
     """For flep: the share by which every launch on the device is slower."""
 
@@ -229,7 +230,7 @@ class DeviceType:
 
     name: str = field(metadata=NO_KEY)
     kind: Name = field(default="gpu", metadata=OPTIONAL)
-    """Kind of the device if it is not a GPU, such as npu; required under accelerators."""
+    """Kind of the device if it is not a GPU, such as npu; required in `accelerators`."""
     speed: Positive = 1.0
     """Speed relative to the GPU for which gpu_time is given; for a CPU: relative to the core of cpu_time."""
     memory: Bytes | None = None
@@ -241,15 +242,16 @@ class DeviceType:
     power: Power = field(default_factory=Power)
     """Watts of each device; for a CPU: of each core."""
     preemption: Preemption = field(default_factory=Preemption)
-    """How a running launch on it is preempted: a kind, or a kind with its parameters."""
+    """How a running launch on the device is preempted: a kind, or a kind with its parameters."""
     multiprocessors: Count | None = None
-    """Number of streaming multiprocessors, for work given by kernels; that of a known device unless given."""
+    """Number of streaming multiprocessors, for work given as kernels; unless given, the number of the known device with
+    the name of this type."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
     """Price of each device (for a CPU: of each core), as 2.5/h or with up and asleep; unless given, the price in
     cluster.prices, else nothing."""
     peak: object | None = None
-    """Peak rates of each device (for a CPU: of a core), for work and profiles: figures or the name of a known device;
-    looked up by type unless given."""
+    """Peak rates of each device (for a CPU: of a core), for work and profiles: figures, or the name of a known
+    device such as h100; looked up by the name of the type unless given."""
 
     def __hash__(self) -> int:
         return hash(self.name)  # only the name, for speed: types are keys in the innermost loops
@@ -258,26 +260,6 @@ class DeviceType:
         """Return the MIG slices with at least this share and memory (and this profile)."""
         named = [one for one in self.sharing.slices if profile in ("", one.profile)]
         return tuple(one for one in named if micro_share(one.share) >= share and one.bytes_of(self.memory) >= memory)
-
-
-@dataclass(frozen=True)
-class Device:
-    """One device: all cores of a node (`n0/cpu`), or one accelerator (`n0/g1`)."""
-
-    index: int
-    name: str
-    type: DeviceType
-    node: int
-    local: int  # position among the accelerators of the node; -1 for the cores
-    switch: int | None = None  # number of its PCIe switch on the node, if any
-    island: int | None = None  # number of its NVLink island on the node, if any
-    rack: str | None = None
-
-    def __hash__(self) -> int:
-        return self.index
-
-    def __repr__(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +299,7 @@ class NodeSpec:
     network: Link = field(default_factory=Link, metadata=OPTIONAL)
     """Link to all other nodes."""
     rack: Name | None = None
-    """Name of the rack in which these nodes are; in none unless given."""
+    """Name of the rack of these nodes; no rack unless given."""
     # number of the first node, if these are part of a larger group of nodes (those of one rack)
     first: int | None = field(default=None, metadata=NO_KEY)
     price: Price = field(default=FREE, metadata=OPTIONAL)
@@ -355,7 +337,7 @@ class Partition:
     max_time: Seconds = math.inf
     """Maximum time limit that a task may request."""
     tier: Whole = 0
-    """Tasks of partitions with a higher tier go first under slurm_multifactor."""
+    """Priority tier: slurm_multifactor considers tasks of partitions with a higher tier first."""
     max_gpus: Positive | None = None
     """Maximum GPUs that its running tasks occupy at one time, fractions included; no limit unless given."""
     max_cpus: Positive | None = None
@@ -363,9 +345,9 @@ class Partition:
     max_nodes: Count | None = None
     """Maximum number of nodes on which its tasks run at one time; no limit unless given."""
     users: tuple[str, ...] | None = None
-    """Users who may use it; all unless given."""
+    """Users who may use the partition; all unless given."""
     accounts: tuple[str, ...] | None = None
-    """Accounts that may use it; all unless given."""
+    """Accounts that may use the partition; all unless given."""
     # bitmask of what its jobs compete for, its nodes by default (see `Cluster.claims`)
     claims: int = field(default=0, metadata=NO_KEY)
 
@@ -466,10 +448,11 @@ class Cluster:
         return device
 
     def claims(self, mask: int, kind: DeviceType | None = None) -> int:
-        """Return a bitmask of resources for which tasks bound to some nodes compete.
+        """Return a bitmask of the resources of the nodes in `mask`.
 
-        Each node has a bit and, if it has several types of accelerators, a bit for each type.  For tasks that need only
-        accelerators of type `kind`, only the bit of this type is set.
+        Tasks bound to different sets of nodes compete if their bitmasks have a common bit.  Each node has a bit and, if
+        it has several types of accelerators, a bit for each type.  For tasks that need only accelerators of type
+        `kind`, only the bit of this type is set.
         """
         types = [list(dict.fromkeys(one.type for one in node.accelerators)) for node in self.nodes]
         longest = max(map(len, types), default=0)
@@ -488,14 +471,14 @@ class Cluster:
         return {device.name: device for device in self.devices}
 
     def of_kind(self, kind: str) -> list[DeviceType]:
-        """Return the types present with this kind (cpu, gpu, npu) or name."""
+        """Return the device types of the cluster with this kind (cpu, gpu, npu) or name."""
         present = {device.type.name for device in self.devices if device.type.kind != "cpu"}
         if any(node.cpus for node in self.nodes):
             present |= {node.cpu.type.name for node in self.nodes if node.cpus}
         return [t for t in self.types.values() if t.name in present and kind in (t.name, t.kind)]
 
     def count(self, kind: str) -> int:
-        """Return the number of devices of a kind or type; for CPUs, of cores for tasks."""
+        """Return the number of devices of a kind or type (CPUs: of cores for tasks)."""
         units = zip(self.devices, self.units, strict=True)
         return sum(count for device, count in units if kind in (device.type.kind, device.type.name))
 
@@ -530,7 +513,6 @@ class Cluster:
 
     @property
     def priced(self) -> bool:
-        """True if any device or node has a price."""
         return any(price != FREE for price in self.prices)
 
     def price_of(self, kind: str) -> float:
@@ -541,7 +523,7 @@ class Cluster:
         return sum(price * count for price, count in paid) / number if number else 0.0
 
     def describe(self) -> str:
-        """Return one line for people: `8 x (32 cores, 4 x v100)`."""
+        """Return a description in one line, such as `8 x (32 cores, 4 x v100)`."""
         groups: list[tuple[NodeSpec, int]] = []
         for node in self.nodes:
             rack = node.spec.rack if node.spec.first is None else None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 
 Layout = tuple[int, ...]  # number of accelerators of a launch on each of its nodes, in the order of its devices
 

@@ -1,4 +1,4 @@
-"""Models with a JSON Schema that describes the meaning of each key.
+"""Pydantic models whose JSON Schema describes the meaning of each key.
 
 The description is the string below a field, as with pydantic's option `use_attribute_docstrings`; the schema adds the
 default.  The option reads the sources when the classes are created, which doubles the import time of the scenario
@@ -68,7 +68,7 @@ class Frozen(Described):
 
 
 def shipped(kind: type[Kind], module: str, table: str) -> dict[str, Kind]:
-    """Load models from a table next to a module, by name; skip names such as `.part`."""
+    """Load models from a YAML table, by name; names such as `.part` are only anchors."""
     rows = package_table(module, table)
     return {name: kind.model_validate(figures) for name, figures in rows.items() if name[0] != "."}
 

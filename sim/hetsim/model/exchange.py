@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from hetsim.model.cluster import Cluster, Device
+from hetsim.model.cluster import Cluster
+from hetsim.model.device import Device
 
 KNOWN = 20_000  # maximum number of sets of nodes whose profile is cached
 
@@ -50,7 +51,7 @@ class Phase:
     inside: float = 0.0
 
     def over(self, card: float, cards: int) -> float:
-        """Return the phase's seconds without latencies on `cards` cards of `card` bytes/s."""
+        """Return the phase's seconds, latencies excluded; `card`: bytes/s of one card."""
         return max(self.inside, self.bytes / (card * min(self.cards, cards)))
 
 
@@ -134,7 +135,7 @@ class TrafficProfile:
 
     @cached_property
     def busy(self) -> dict[int, float]:
-        """Seconds per step, by link number, that the link needs at its full rate."""
+        """By link number: seconds per step for which the link is busy at its full rate."""
         busy_seconds: dict[int, float] = {}
         for _, loads in self.phases:
             for load in loads:
@@ -178,7 +179,6 @@ class Exchange:
         return self.nominal / seconds
 
     def profile_of(self, devices: Sequence[Device]) -> TrafficProfile:
-        """Return the traffic of a step on these devices."""
         nodes: list[int] = []
         for device in devices:
             if not nodes or nodes[-1] != device.node:
@@ -214,7 +214,7 @@ class Exchange:
         return TrafficProfile(self.compute, self.filling, tuple(phases), bytes=sent, across=across)
 
     def _crossing(self, phase: Phase, nodes: tuple[int, ...]) -> dict[int, tuple[float, float]]:
-        """Return, by uplink, the bytes that set a phase's duration, and all bytes moved."""
+        """Return {uplink: (bytes that determine the phase's duration, all bytes moved)}."""
         uplinks = [self._uplink[node] for node in nodes]
         if len(set(uplinks)) == 1:
             return {}

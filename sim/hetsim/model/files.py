@@ -54,7 +54,7 @@ def recorded_inputs() -> Iterator[InputFiles]:
 
 
 def record_input(path: Path, key: str | None = None, text: Any = None) -> Path:
-    """Record a file or folder as an input; `key`: scenario key whose value names it."""
+    """Record a file or folder as an input; `key`, `text`: key and value that name it."""
     for one in _recording.get():
         one.paths[path] = None
         if key is not None:
@@ -195,7 +195,7 @@ def host_digest() -> str:
 def is_left(path: Path) -> bool:
     """Return True if no live process writes this temporary file any more.
 
-    A file of another machine counts as left when it is a day old.
+    A file of another machine is considered abandoned when it is a day old.
     """
     match = re.match(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-(\d+)-", path.name)
     try:
@@ -223,7 +223,6 @@ def flush(path: Path) -> None:
 
 @cache
 def umask() -> int:
-    """Return the umask of this process, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -275,7 +274,7 @@ def _limited(path: Path) -> IO[bytes]:
 
 
 def limit_of(size: int) -> int:
-    """Return the maximum decompressed bytes of a compressed file of this size."""
+    """Return the maximum decompressed bytes allowed for a file of `size` bytes."""
     return max(ALWAYS, MAX_RATIO * size)
 
 

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hetsim.model.cluster import MILLI
-from hetsim.model.tasks import Mode, StageTime, Tasks
+from hetsim.model.mode import Mode
+from hetsim.model.tasks import StageTime, Tasks
 
 
 def fused_mode(modes: Sequence[Mode]) -> Mode:
@@ -132,7 +133,7 @@ def fused_seconds(
     tasks: Tasks, fusion: Fusion, positions: Sequence[int], modes: Sequence[Mode], own: Sequence[float],
     left: Sequence[float],
 ) -> float:  # fmt: skip
-    """Return the launch's compute seconds; own, left: each task's time, fraction left."""
+    """Return the compute seconds of tasks fused to one kernel (rule: see the module)."""
     fixed = overhead = operations = traffic = 0.0
     work = tasks.work
     for row, saved, position, mode, seconds, part in zip(

@@ -7,9 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, Device, Node
+from hetsim.model.cluster import Cluster, Node
+from hetsim.model.device import Device
 from hetsim.model.fusion import fusible
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.mode import Mode
+from hetsim.model.tasks import Tasks
 
 PLANNED_MAKESPAN = "planned_makespan"
 
@@ -68,7 +70,7 @@ class Placement:
 
 
 def host_part(mode: Mode, count: int) -> tuple[int, int]:
-    """Return a mode's core thousandths and memory on a node with `count` of its GPUs."""
+    """Return cores (thousandths) and memory on a node with `count` of the mode's GPUs."""
     if count >= mode.gpus:  # all accelerators of the launch, or a CPU mode
         return mode.millicores, mode.memory
     return math.ceil(mode.millicores * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)
@@ -120,7 +122,7 @@ Moment = Literal["ready", "start", "finish"]
 class Copy:
     """A prefetch of an item to an accelerator before a step, or a drop of its copy.
 
-    It is executed in the round in which task `after` becomes ready, has started or has ended (None: in the first
+    It is executed when task `after` becomes ready, starts or ends, as stated by `moment` (`after` None: in the first
     round), or later, as soon as the item exists and there is room for it.
     """
 
@@ -153,7 +155,7 @@ class Plan:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """The planner's expected makespan and lower bound, under their names in `notes`."""
+        """The planned makespan and the lower bound, named as in `notes`."""
         return {PLANNED_MAKESPAN: self.makespan, "lower_bound": self.bound}
 
     def queues(self) -> dict[str, list[int]]:
@@ -225,7 +227,6 @@ class Plan:
         return problems
 
     def _cycle(self, tasks: Tasks) -> list[Any] | None:
-        """Return tasks that wait for each other by device order or precedence, or None."""
         number_of = {step.task: number for number, step in enumerate(self.steps)}
         launches = self.launches()
         launch_of = {number: one for one, numbers in enumerate(launches) for number in numbers}

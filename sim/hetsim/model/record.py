@@ -122,8 +122,8 @@ class RunInput:
     warnings: list[str] = field(default_factory=list)
     overloads: list[tuple[str, float, float]] = field(default_factory=list)
     """Services whose constant load exceeds their capacity, and which serve in order of arrival.  For each: the warning,
-    the maximum number of requests served before the last arrival, and the minimum seconds that the last of these has
-    waited."""
+    the maximum number of requests served before the last arrival, and the minimum wait of the last of these
+    requests in seconds."""
     # keys of the scenario that no proof of a planner takes into account
     unplanned: list[str] = field(default_factory=list)
     faults: list[Faults] = field(default_factory=list)
@@ -150,7 +150,7 @@ class Record:
     `steps`: columns of the steps of language models (`hetsim.results.one_run.steps`); `token_gaps`: (time, seconds) of
     gaps between tokens that do not follow from `steps`; `replicas`: (service, number, KV blocks, place) by the numbers
     in the column `replica` of `steps`; `preemptions_by`, `cached_tokens`: per task, if there were any.
-    `cold_start`: 1 for a request for which a replica began to load its model; None without.  `occupied`: (shape, mode's
+    `cold_start`: 1 for a request for which a replica began to load its model; None if none.  `occupied`: (shape, mode's
     position, place, taken, released, loading from, loaded) of each replica that forms batches; NaN if it did not load.
 
     `attempt_of`: row of the first attempt of the same call (-1: not an attempt); `call_end`: by row of the first

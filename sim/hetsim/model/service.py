@@ -10,8 +10,8 @@ import numpy as np
 
 from hetsim.errors import KeyProblem
 from hetsim.model.cluster import DeviceType
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.step_times import StepTimes
-from hetsim.model.tasks import Mode, Shape
 
 if TYPE_CHECKING:
     from hetsim.model.units import Count, Fraction, Seconds, Whole
@@ -46,7 +46,6 @@ class ScaleBounds:
     """Roles of a disaggregated service that scale; the other roles keep their number of replicas."""
 
     def within(self, number: int) -> int:
-        """Return the number, limited to the bounds."""
         low, high = self.min_replicas, self.max_replicas
         return low if number < low else high if number > high else number
 
@@ -99,7 +98,7 @@ class Service:
     `rows` are its rows of `Tasks`, in order of arrival; only they have `shape`.  A batch of n requests in mode j
     computes for `shape.modes[j].base(n)` plus the sum of its requests' own times (for most services each is
     `per_item[j]`); uploads and downloads are those of the mode.  `slo` is the relative deadline of each request.
-    `noise` is the relative standard deviation of every stage time of a batch (normal, cut off at a tenth).
+    `noise` is the relative standard deviation of every stage time of a batch (normal factors, at least 0.1).
     """
 
     name: str
@@ -109,20 +108,16 @@ class Service:
     slo: float = math.inf
     noise: Fraction = 0.0
     """Relative standard deviation of all stage times, from 0 to 30%."""
-    alike: bool = True
-    """True if all requests take exactly `per_item`."""
+    alike: bool = True  # True if all requests take exactly `per_item`
     bytes_in: float = 0.0
-    bytes_out: float = 0.0
-    """Mean bytes of output per request."""
+    bytes_out: float = 0.0  # mean bytes of output per request
     cache: ResultCache | None = None
     request_delay: Seconds = field(default=0.0, metadata={"alias": "request"})
     """Time of a request from the front end to the node."""
     response_delay: Seconds = field(default=0.0, metadata={"alias": "response"})
     """Time of a response back to the front end."""
-    about: dict[str, object] = field(default_factory=dict)
-    """Further data of its scenario entry, for policies (tokens, cache, ...)."""
-    policy_key: str = "policy.batching"
-    """Scenario key of the batching policy, for messages."""
+    about: dict[str, object] = field(default_factory=dict)  # other data of the scenario entry, for policies
+    policy_key: str = "policy.batching"  # scenario key of the batching policy, for messages
     # Its replicas in each of its modes, if it has any; else batches run wherever the scheduler starts them.
     kinds: tuple[ReplicaKind, ...] = ()
     scaling: ScaleBounds | None = None
@@ -160,10 +155,8 @@ class LanguageService:
     max_sequences: int = 256
     max_output: int | None = None
     """Maximum answer length that each request announces; 0: it announces its exact length; None: it announces none."""
-    swap: bool = False
-    """True if preempted sequences are copied to the host; False if they are computed again."""
-    scaling: ScaleBounds | None = None
-    """Bounds for the policy that scales the replicas; None: their number is fixed."""
+    swap: bool = False  # True if preempted sequences are copied to the host; False if they are recomputed
+    scaling: ScaleBounds | None = None  # bounds for the scaling policy; None: the number is fixed
     start: ReplicaStart = ReplicaStart()
     """Fixed times and weight sources of starting replicas."""
     prefix_block: int = 0
@@ -172,12 +165,9 @@ class LanguageService:
     """Maximum time from arrival to the first token."""
     tpot: Seconds = math.inf
     """Maximum mean time per further token."""
-    request_delay: float = 0.0
-    """Seconds from a request's arrival until it waits at a replica: network and front end."""
-    response_delay: float = 0.0
-    """Seconds that a token takes to reach the client."""
-    key: str = ""
-    """Scenario key that describes the service, for messages."""
+    request_delay: float = 0.0  # seconds from arrival until the request waits at a replica
+    response_delay: float = 0.0  # seconds that a token takes to reach the client
+    key: str = ""  # scenario key that describes the service, for messages
 
     @property
     def prefillers(self) -> int:
@@ -185,7 +175,6 @@ class LanguageService:
         return sum(kind.prefillers for kind in self.kinds)
 
     def kind_on(self, device: DeviceType) -> ReplicaKind:
-        """Return the replica kind of this type of device."""
         position = next(k for k, mode in enumerate(self.shape.modes) if mode.type is device)
         return self.kinds[position]
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, Device, Link
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.cluster import Cluster, Link
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
+from hetsim.model.tasks import Tasks
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Way:
 
 
 def way_to_host(cluster: Cluster, device: Device) -> Way:
-    """Return the path of a device to its host, with idle links."""
+    """Return latency and seconds per byte between device and host, on idle links."""
     if device.type.kind == "cpu":
         return Way()
     links = [device.type.link]
@@ -50,7 +52,6 @@ class Private:
 
 
 def private_bytes(tasks: Tasks) -> Private:
-    """Return the bytes of each task's own data to upload and to download."""
     blank = np.zeros(len(tasks))
     up = blank if tasks.bytes_in is None else np.asarray(tasks.bytes_in, dtype=float)
     down = blank if tasks.bytes_out is None else np.asarray(tasks.bytes_out, dtype=float)
@@ -71,7 +72,7 @@ def final_bytes(tasks: Tasks) -> np.ndarray:
 
 
 def stage_seconds(mode: Mode, way: Way, private: Private, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return upload and download seconds of one-task launches on a path; 0 for cores."""
+    """Return upload and download seconds of one-task launches on a path; 0 on CPUs."""
     if mode.on_cpu:
         return np.zeros(len(rows)), np.zeros(len(rows))
     sizes = private.up[rows] / mode.gpus, private.down[rows] / mode.gpus

@@ -45,13 +45,13 @@ class LinearSteps:
     attends = False  # True if the time depends on how many earlier tokens the prompt tokens attend to
 
     def decodes(self, sequences: int) -> float:
-        """Return the seconds added to `fixed` by decoding sequences, without context."""
+        """Return the seconds that decoding sequences add to a step, whatever the context."""
         if self.decode is None:
             return self.per_sequence * sequences
         return self.decode.seconds_for(sequences) - self.fixed if sequences else 0.0
 
     def reads(self, prompt_tokens: int) -> float:
-        """Return the seconds added to `fixed` by prefilling prompt tokens."""
+        """Return the seconds that prefilling prompt tokens adds to a step."""
         if self.prefill is None:
             return self.per_prompt_token * prompt_tokens
         return self.prefill.seconds_for(prompt_tokens) - self.fixed if prompt_tokens else 0.0
@@ -92,7 +92,10 @@ class LinearSteps:
         return np.array(seconds)[place].reshape(prompt.shape)
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
-        """Return minimum mean seconds per request without `fixed`: prompt, answer, both."""
+        """Return the minimum mean seconds per request: for prompt, for answer, for both.
+
+        `sequences`: maximum number of requests that decode together.  The time `fixed` of each step is not included.
+        """
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
         each, token = self._min_seconds(sequences)
@@ -117,7 +120,6 @@ class LinearSteps:
 
 
 def _alone(times: RooflineSteps | KernelSteps, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-    """Return each request's seconds alone on a replica; prompts in chunks of `chunk`."""
     pairs, place = np.unique(np.stack([prompt, output]), axis=1, return_inverse=True)
     read = {tokens: _read_alone(times, tokens, chunk) for tokens in np.unique(pairs[0]).tolist()}
     seconds = [read[p] + times.decoding(o - 1, 1, p + 1) for p, o in pairs.T.tolist()]
@@ -156,13 +158,13 @@ class RooflineSteps:
         return linear + self.link_latency + self.link_per_token * tokens
 
     def _decode(self, sequences: int) -> float:
-        """Return the seconds of a decode-only step without `fixed`, `host` and context."""
+        """Return the part of a decoding step's time that does not depend on the context."""
         if (decode := self._known.get(sequences)) is None:
             decode = self._known[sequences] = self._matrices(sequences, sequences)
         return decode
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """Return the seconds of a step; `attended`: token pairs in prompts' attention."""
+        """Return a step's seconds; `attended`: result of the function `attended`."""
         if prompt_tokens:
             linear = self._matrices(prompt_tokens + sequences, sequences + 1)
         else:
@@ -170,7 +172,7 @@ class RooflineSteps:
         return self.fixed + max(self.host, linear + self.per_context_token * context + self.per_pair * attended)
 
     def _short(self, sequences: int, context: int) -> float:
-        """Return the number of next steps (not rounded) that take the time of the host."""
+        """Return how many next steps are limited by the host, which issues their kernels."""
         slope = self.per_context_token * sequences
         lacking = self.host - self._decode(sequences) - self.per_context_token * context
         if lacking <= 0:
@@ -189,7 +191,6 @@ class RooflineSteps:
         return steps * self.fixed + short * self.host + rest * first + slope * (rest * (steps + short - 1) / 2)
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        """Return how many decoding steps fit into `seconds`; it may be wrong by one."""
         short = self._short(sequences, context)
         flat = self.fixed + self.host
         if short > 0 and seconds <= math.ceil(min(short, 2**60)) * flat:
@@ -206,10 +207,6 @@ class RooflineSteps:
     alone = _alone
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
-        """Return minimum mean seconds per request without `fixed`: prompt, answer, both.
-
-        For both, reading the weights overlaps with arithmetic as far as possible.
-        """
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
         moving = float((self.per_context_token * context).mean())
@@ -227,7 +224,7 @@ class KernelSteps:
     """Seconds of a step as the sum of its kernels' measured times.
 
     The times of kernels that depend only on the number of tokens (matrices, experts, sums over GPUs) are interpolated
-    between `tokens`; so is that of the last matrix, which only generated tokens need.  The times of attention are two
+    between `tokens`; so is the time of the last matrix, which only generated tokens need.  Attention times are two
     tables: for decoding, by number of sequences and mean context; for prompts, by their number and length.  Both tables
     are interpolated between the points and extrapolated beyond the last point; contexts and lengths begin at 0.
     `fixed` is added to each step, `per_sequence` for each sequence and prompt in the step.
@@ -262,7 +259,6 @@ class KernelSteps:
         return times
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """Return the seconds of a step; `attended`: token pairs in prompts' attention."""
         seconds = 0.0
         if sequences:
             seconds, attention = self._decode(sequences)
@@ -287,7 +283,6 @@ class KernelSteps:
         return first + (second - first) * (prompts - low) / (high - low)
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """Return the seconds of decode steps; each adds a context token per sequence."""
         each, attention = self._decode(sequences)
         return self._walk(each, attention, context / sequences, steps=steps, limit=math.inf)[1]
 
@@ -313,14 +308,12 @@ class KernelSteps:
         return done, seconds
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        """Return how many decoding steps fit into `seconds`; it may be wrong by one."""
         each, attention = self._decode(sequences)
         return self._walk(each, attention, context / sequences, steps=1 << 60, limit=max(0.0, seconds))[0]
 
     alone = _alone
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
-        """Return minimum mean seconds per request without `fixed`: prompt, answer, both."""
         decodes = output - 1.0
         tokens, answers = float(prompt.mean()), float(decodes.mean())
         each = min(seconds / size for size, seconds in zip(self.tokens, self.linear, strict=True))
@@ -375,5 +368,5 @@ def scaled(times: Any, factor: float) -> Any:
 
 
 def attended(tokens: int, before: int) -> int:
-    """Return the number of token pairs in the attention of `tokens` new prompt tokens."""
+    """Return the number of pairs of a new prompt token with itself or an earlier one."""
     return tokens * before + tokens * (tokens + 1) // 2

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hetsim.model.tasks import Mode, Shape, Tasks
+from hetsim.model.mode import Mode, Shape
+from hetsim.model.tasks import Tasks
 
 # not arrived or deferred, waiting for predecessors, waiting, running, over
 FUTURE, BLOCKED, WAITING, RUNNING, ENDED = 0, 1, 2, 3, 4

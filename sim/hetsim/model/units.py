@@ -55,7 +55,8 @@ def parse(
 ) -> float:
     """Parse a value into base units; raise ValueError with a reason if it is wrong.
 
-    `units`: factors by unit; `example`: a correct value, for messages; `most`: maximum in base units.
+    `units`: factors by unit; `example`: a correct value, for messages; `negative`: True if values below 0 are allowed;
+    `most`: maximum in base units.
 
     >>> parse("1.5 min", TIME, "5 s")
     90.0
@@ -229,7 +230,7 @@ _WRITTEN = re.compile(rf"\s*({SIGNED})\s*(.*?)\s*$")
 
 
 def quantity(value: Any) -> tuple[float, int, str] | None:
-    """Return (base units, dimension, unit as written) of a text or number, or None.
+    """Return (value in base units, number of its dimension, unit as written), or None.
 
     Dimension -1: a number without a unit.
     """

@@ -1,41 +1,39 @@
 """Names for authors of policies: the contract, list scheduling, queues."""
 
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
+from hetsim.policy.arrival_order import arrival_order, queueing
 from hetsim.policy.backfilling import Backfilling, Demand, demand_fits_nowhere, demand_of, fits_nowhere
-from hetsim.policy.batching import Batching, BatchReport, Counter, Delay, Discard, Take
-from hetsim.policy.contract import (
+from hetsim.policy.batching import Batching, BatchReport, Counter
+from hetsim.policy.contract import Admission, OrderKey, PlacementRule, PlanProblem, Scheduler, Shadow, View
+from hetsim.policy.decisions import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_FIT,
     WAIT_FOR_READY,
     WAIT_FOR_RELEASE,
     Accept,
-    Admission,
     Annotate,
     Decision,
     Defer,
+    Delay,
+    Discard,
     Drop,
     Fetch,
     Move,
-    OrderKey,
     Partition,
     Pause,
-    PlacementRule,
-    PlanProblem,
     Reject,
-    Scheduler,
     Set,
-    Shadow,
     Start,
     Stop,
-    View,
+    Take,
     Wait,
 )
 from hetsim.policy.dispatch import Dispatcher
 from hetsim.policy.iterating import BatchStep, Foreseen, Generation, IterationPolicy, Replica
-from hetsim.policy.lists import Discipline, ListScheduler, arrival_order, queueing
+from hetsim.policy.lists import Discipline, ListScheduler
 from hetsim.policy.planned import PlannedScheduler
 from hetsim.policy.predictor import Predictor
 from hetsim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of

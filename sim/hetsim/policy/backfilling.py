@@ -8,7 +8,8 @@ from typing import Any
 from hetsim.model.cluster import Partition
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
-from hetsim.policy.contract import WAIT_FOR_FIT, WAIT_FOR_READY, Decision, Pause, PlacementRule, Shadow, Start, View
+from hetsim.policy.contract import PlacementRule, Shadow, View
+from hetsim.policy.decisions import WAIT_FOR_FIT, WAIT_FOR_READY, Decision, Pause, Start
 from hetsim.policy.lists import ListScheduler
 from hetsim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
 
@@ -87,7 +88,6 @@ class QueueWindow:
         return task
 
     def discard(self, task: Task) -> None:
-        """Remove a task that ended, if it is in the window."""
         if task in self.tasks:
             position = self.tasks.index(task)
             self.take(position)
@@ -146,7 +146,6 @@ class Backfilling(ListScheduler):
         return pause
 
     def _same_head(self, view: View) -> list[Task] | None:
-        """Return the last head if it is still first and no capacity was released, or None."""
         tasks = self.window.tasks
         if self._stuck is not None and tasks and self._stuck == (tasks[0], view.changes.releases):
             return [tasks[0]]
@@ -240,7 +239,7 @@ class Backfilling(ListScheduler):
     def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:
         """Return the reserved starts of the heads that compete with a task for resources.
 
-        All calls in a round return the same objects, which account for the tasks that were allowed to pass.
+        All calls in a round return the same objects; a task that `Shadow.survives` accepts counts in its later checks.
         """
         reserved = []
         for head in heads if len(heads) == 1 else [head for head in heads if claims_of(head) & claims_of(task)]:
@@ -252,7 +251,7 @@ class Backfilling(ListScheduler):
         return reserved
 
     def elsewhere(self, task: Task, ahead: Sequence[Shadow], view: View) -> Iterator[Placement]:
-        """Yield placements of a task on nodes without reserved devices."""
+        """Yield placements of a task on nodes without devices reserved in `ahead`."""
         if self.placement is not None or any(shadow.anywhere or shadow.placement is None for shadow in ahead):
             return
         reserved = {device.node for shadow in ahead if shadow.placement for device in shadow.placement.devices}

@@ -8,14 +8,16 @@ requests that have arrived.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from hetsim.errors import PolicyError
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import BatchTimes, Mode
-from hetsim.policy.contract import Reject, Start, View
+from hetsim.model.tasks import BatchTimes
+from hetsim.policy.base import Policy
+from hetsim.policy.contract import View
+from hetsim.policy.decisions import Delay, Discard, Reject, Start, Take
 from hetsim.policy.request_queue import RequestQueue, Requests
 
 
@@ -44,42 +46,7 @@ class BatchReport(NamedTuple):
         )
 
 
-@dataclass(eq=False, slots=True)
-class Take:
-    """Launch requests as one batch, padded to `size`; `which`: the oldest n, or these."""
-
-    which: int | Sequence[Task]
-    size: int | None = None
-
-
-@dataclass(eq=False, slots=True)
-class Discard:
-    """Drop requests, and call the policy again; `which`: the oldest n, or these tasks.
-
-    expired: True if their time ran out, as in `Reject`; False if they are refused for another reason.
-    """
-
-    which: int | Sequence[Task]
-    reason: str = "too late"
-    expired: bool = True
-
-
-class Delay:
-    """Call the policy again at `until`, when `count` requests wait, or a batch ends.
-
-    released: True to call the policy also when capacity was released, so that another device may be offered; default:
-    True if neither a time nor a count is given.
-    """
-
-    __slots__ = ("until", "count", "released")
-
-    def __init__(self, until: float = math.inf, count: int | None = None, released: bool | None = None):
-        self.until = until
-        self.count = count
-        self.released = (until == math.inf and count is None) if released is None else released
-
-
-class Batching:
+class Batching(Policy):
     """Base of batching policies; one object per service."""
 
     policy_kind: ClassVar[str] = "batching"
@@ -114,7 +81,7 @@ class Batching:
 
 
 class Counter:
-    """A service as seen by the dispatcher: its queue, its policy, and the last answer."""
+    """A service as the dispatcher sees it: its queue, its policy, and the last answer."""
 
     __slots__ = ("queue", "batching", "until", "count", "released", "releases", "ended", "asked")
 
@@ -144,7 +111,8 @@ class Counter:
 def ask(counter: Counter, placement: Placement, view: View) -> Start | Reject | None:
     """Call the service's batching policy for a device; return its decision, or None."""
     queue = counter.queue
-    answer = counter.batching.next_batch(queue, placement, view)
+    batching: Any = counter.batching  # any answer passes here: nonsense is named below
+    answer = batching.next_batch(queue, placement, view)
     if isinstance(answer, Take):
         return Start(_which(queue, answer.which, answer.size), placement)
     if isinstance(answer, Discard):

@@ -13,180 +13,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from hetsim.errors import Problem, ScenarioError, UsageError
-from hetsim.model.cluster import Cluster, Device
+from hetsim.model.cluster import Cluster
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement, Plan
-from hetsim.model.slices import Layout, Slice
+from hetsim.model.slices import Layout
 from hetsim.model.task import Task
-from hetsim.model.tasks import Item, Mode, Shape, Tasks
-from hetsim.policy.request_queue import RequestQueue, Requests
+from hetsim.model.tasks import Item, Tasks
+from hetsim.policy.base import Policy
+from hetsim.policy.decisions import Accept, Decision, Defer, Reject
+from hetsim.policy.request_queue import RequestQueue
 from hetsim.policy.routing import WantedReplica
 
 if TYPE_CHECKING:
     import numpy as np
 
     from hetsim.model.record import Record
-
-# Decisions ------------------------------------------------------------------------------------------------
-
-
-class _Shown:
-    """Base of decisions, whose `repr` shows the class and its fields."""
-
-    __slots__: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(str(getattr(self, name)) for name in self.__slots__)})"
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Start(_Shown):
-    """Launch one task, or several as one batch, on a placement.
-
-    In a mode with `parts` (`hetsim.model.fusion.fused_mode`) several tasks are launched as one kernel, in this order,
-    each in its own part of the mode.  Each task must be ready, or wait only for tasks before it in the launch
-    (`View.together`).
-    """
-
-    tasks: Task | Sequence[Task] | Requests
-    placement: Placement
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Stop(_Shown):
-    """Stop a running task's launch; the task waits again. `keep=False` loses its work.
-
-    With a device: stop the replica of a language model on this device.  The requests of the replica wait again, and
-    their tokens are prefilled again on other replicas; the service then lacks a replica (`Scheduler.replica`).
-    """
-
-    task: Task | Device
-    keep: bool = True
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Move(_Shown):
-    """Continue a running task elsewhere or in another mode; its state is transferred."""
-
-    task: Task
-    placement: Placement
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Reject(_Shown):
-    """End a waiting task or requests for good; also an answer of admission policies.
-
-    expired: True if the deadline or a timeout of the task has passed, or could not be met even if the task started now
-    on an idle device.  The final status is then `expired`; with False it is `rejected`.
-    """
-
-    task: Task | Requests | None = None
-    reason: str = "rejected"
-    expired: bool = False
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Annotate(_Shown):
-    """State why a waiting task that would fit is passed over (quota, ...).
-
-    The decision does not change the run.  `hetsim explain` attributes the wait to this cause from now on, until the
-    task starts or another cause is given.
-    """
-
-    task: Task
-    cause: Literal["quota", "reservation", "topology", "choice"]
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Set(_Shown):
-    """Set a device's frequency (1: nominal), put the device to sleep, or wake it.
-
-    "off": the device sleeps; "on": it wakes up, and launches may be placed on it immediately and wait until it is
-    awake; "wake": it wakes up, accepts no launch before it is awake, and the hook `device` is called when it is awake.
-    """
-
-    device: Device
-    frequency: float | Literal["off", "on", "wake"] = 1.0
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Fetch(_Shown):
-    """Copy an item to a device (prefetch, load a model)."""
-
-    item: int
-    device: Device
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Drop(_Shown):
-    """Drop an unused copy of an item from a device."""
-
-    item: int
-    device: Device
-
-
-@dataclass(repr=False, eq=False, slots=True)
-class Partition(_Shown):
-    """Set the layout of a MIG GPU, given as slices, shares or profiles.
-
-    The GPU must be empty or, with `recut: idle`, the layout must contain its busy slices.  Starts do not change this
-    layout; it remains until the policy sets another layout.  None: starts choose the layout again.
-    """
-
-    device: Device
-    layout: Sequence[Slice | str | float] | None
-
-
-class Wait(_Shown):
-    """End the round; the next round is at `until`, or as soon as something changes."""
-
-    __slots__ = ("until",)
-
-    on: str = "change"
-    certain: float = -math.inf
-
-    def __init__(self, until: float = math.inf):
-        self.until = until
-
-
-class Pause(Wait):
-    """End the round as `Wait` does; `on` names the changes that start the next round.
-
-    on="change": any change; "fit": a task becomes ready that fits somewhere (a task that fits nowhere cannot start),
-    until the time `certain`; "release": capacity is released (arrivals alone cannot help); "ready": a task becomes
-    ready (no task waits, so a release cannot help).
-    """
-
-    __slots__ = ("on", "certain")
-
-    def __init__(
-        self, on: Literal["change", "fit", "release", "ready"], until: float = math.inf, certain: float = math.inf
-    ):
-        self.until = until
-        self.on = on
-        self.certain = certain
-
-
-WAIT_FOR_CHANGE = Pause("change")
-WAIT_FOR_FIT = Pause("fit")
-WAIT_FOR_RELEASE = Pause("release")
-WAIT_FOR_READY = Pause("ready")
-
-Decision = Start | Stop | Move | Reject | Annotate | Set | Fetch | Drop | Partition | Wait
-
-
-@dataclass(frozen=True)
-class Accept:
-    """Admission accepts the task; `modes`: positions of the modes that it may use."""
-
-    modes: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Defer:
-    """Admission decides again at `until`."""
-
-    until: float
-
 
 def _no_engine(_: Any) -> Any:
     raise UsageError("this planning problem was not made by a run, so nothing can be simulated")
@@ -202,7 +44,7 @@ Preference = Literal["node", "load", "tightest", "roomiest"]
 OrderKey = Callable[[Task], Any]
 
 
-class Scheduler:
+class Scheduler(Policy):
     """Base of dynamic policies; every hook is a no-op by default."""
 
     policy_kind: ClassVar[str] = "scheduler"
@@ -262,7 +104,7 @@ class Scheduler:
         """Hook: a task ended without completing: rejected, expired, failed."""
 
     def device(self, device: Device, up: bool) -> None:
-        """Hook: a device failed, was put to sleep, or is available again."""
+        """Hook: a device is available again (`up`), or has failed or was put to sleep."""
 
     def announced(self, device: Device, start: float, end: float) -> None:
         """Hook: a device (a CPU: its node) will be down from `start` to `end`."""
@@ -323,7 +165,7 @@ class PlanProblem:
     data: Mapping[int, Sequence[Device | int]] = field(default_factory=dict)
     in_mid_run: bool = False
     unplanned: Sequence[str] = ()
-    """Scenario keys that a planner's bounds ignore: a certified bound holds for the scenario without these keys."""
+    """Scenario keys that the bounds ignore: a certified bound holds only for the scenario without these keys."""
 
     @property
     def origin(self) -> float:
@@ -333,7 +175,7 @@ class PlanProblem:
         return float(self.tasks.arrival.min()) if len(self.tasks) else 0.0
 
 
-class Admission:
+class Admission(Policy):
     """Base of admission policies, called once per task before the decision round."""
 
     policy_kind: ClassVar[str] = "admission"
@@ -385,7 +227,7 @@ class Shadow(Protocol):
 
 
 class Never:
-    """The `Shadow` of a task that cannot start at any time, as far as is known."""
+    """The `Shadow` of a task for which no possible start is known."""
 
     time = math.inf
     anywhere = False
@@ -399,7 +241,7 @@ NEVER: Shadow = Never()
 
 
 class LaunchSeen(Protocol):
-    """A task's launch as policies see it; None, empty or inf if the task does not run."""
+    """A task's launch as policies see it; without one, properties are None, () or inf."""
 
     @property
     def placement(self) -> Placement | None: ...
@@ -414,7 +256,7 @@ class LaunchSeen(Protocol):
 
     @property
     def finish(self) -> float:
-        """Return the estimated end at present rates, after the launches served before it.
+        """Return the estimated end at present rates, after launches that are served first.
 
         For a request to a language model: the time at which it leaves its replica if no other requests arrive, with the
         estimated answer length.
@@ -488,10 +330,9 @@ class View(Protocol):
 
         node: only on this node.  among: only on some nodes: a bitmask (bit n is node n), or, for a gang, a mapping of
         each node to the exact amount there: GPUs, thousandths of cores, or 1 for one of several equal parts.
-        by="load": for a mode of one whole device, return the device with the fewest launches in flight; at ties, a
-        device that has the data.  by="tightest", "roomiest": for modes of whole accelerators or cores, use the node
-        with the smallest or largest free share of accelerators of this type, then of free cores, without regard to
-        data.
+        by="load": for a mode of one whole device, the device with the fewest launches in flight; at ties, a device that
+        has the data.  by="tightest" or "roomiest": for modes of whole accelerators or cores, the node with the smallest
+        or largest free share of accelerators of this type, then of free cores; where the data is does not matter.
         """
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
@@ -531,7 +372,7 @@ class View(Protocol):
         """Return the estimated seconds from a start now to the finish, transfers included."""
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
-        """Return `duration` by stage: ready, write_back, upload, restore, compute, ..."""
+        """Return the seconds of each stage of `duration`: ready, write_back, upload, ..."""
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
         """Return the effects of shared links if a job started at `placement` now.
@@ -544,7 +385,7 @@ class View(Protocol):
         """Return a task's estimated compute time left; if it waits, in its fastest mode."""
 
     def free_at(self, device: Device, engine: Literal["stream", "upload", "compute", "download"] = "stream") -> float:
-        """Return when a device's engine is free; "stream": when one more launch can start."""
+        """Return when a device can start one more launch ("stream"), or an engine is free."""
 
     # Running and waiting tasks
 
@@ -567,9 +408,9 @@ class View(Protocol):
         """
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
-        """Return the number of waiting tasks, by type of the fastest mode and by class.
+        """Return the number of waiting tasks, of all types and classes or of some.
 
-        None: of all types, or of all classes.  own: leave out requests to language models.
+        kind: only tasks whose fastest mode is on this type of device.  class_: only this class.  own: as in `waiting`.
         """
 
     def queue_of(self, task: Task) -> RequestQueue | None:
@@ -578,7 +419,7 @@ class View(Protocol):
     # How much?
 
     def free(self, kind: str, node: int | None = None) -> float:
-        """Return the free cores ("cpu") or GPUs of a kind or type, on one node or all."""
+        """Return the free cores ("cpu") or GPUs of a kind or type, on one or all nodes."""
 
     def load(self, device: Device) -> float:
         """Return the share of a device in use (for a CPU: the fraction of busy cores)."""
@@ -586,7 +427,7 @@ class View(Protocol):
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
         """Return the estimated compute seconds of waiting and running work.
 
-        kind, class_: only of tasks whose fastest mode is on this type of device, and of this class.
+        kind, class_: only of tasks whose fastest mode is on this type, and of this class.  own: as in `waiting`.
         """
 
     def request_mix(self) -> Mapping[Shape, int]:
@@ -618,11 +459,11 @@ class View(Protocol):
     ) -> Imagined:
         """Return a copy of the run with what the policy knows, to be run by `scheduler`.
 
-        In the copy tasks take their estimated times, no further task arrives, nothing fails, and random numbers come
-        from `seed`; the run itself is not affected.
+        In the copy `decisions` are applied first, tasks take their estimated times, no further task arrives, nothing
+        fails, and random numbers come from `seed`; the run itself is not affected.
 
-        coming: arrivals that the policy imagines: pairs of a time and an earlier task that the new task copies; not for
-        task graphs, shared data and requests.
+        coming: arrivals that the policy imagines: pairs of a time and an earlier task, which the new task copies; not
+        allowed with task graphs, shared data and requests.
 
         ratios: ratios of true to estimated time of tasks that have ended.  Each task takes its estimate times one of
         these ratios, drawn with `seed`; a running task gets a ratio that is possible given its elapsed time.
@@ -630,7 +471,7 @@ class View(Protocol):
         expected: function that gets the table of tasks as the policy knows it, and returns by row the expected fraction
         of the estimate; `ratios` are then true times divided by expected times.
 
-        A scheduler that is a field of the policy, and that the policy keeps informed, is copied with its state; any
-        other scheduler is notified of the waiting tasks.  UsageError for language models and for schedulers that plan
-        beforehand.
+        If `scheduler` is a field of the policy, which must have passed its hooks on to it, the copy has its state; any
+        other scheduler is first notified of the waiting tasks.  UsageError for language models and for schedulers that
+        plan beforehand.
         """

@@ -10,16 +10,17 @@ from collections.abc import Callable, Generator, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy.batching import Batching, Counter, ask
-from hetsim.policy.contract import Decision, Pause, View
+from hetsim.policy.contract import View
+from hetsim.policy.decisions import Decision, Pause
 
 IDLE, FRESH, ANSWERED, ASKED, DELAYED = range(5)
-"""State of a service.  IDLE: no request waits; FRESH: its policy must be called for any offer; ANSWERED: its answer is
-valid while the offer is `LikeServices.passed`; ASKED: it has answered for a later offer, and is called again after a
-release; DELAYED: it waits for a time or for requests, whatever device is offered."""
+"""State of a service.  IDLE: no request waits; FRESH: its policy must be called for any offer of a device; ANSWERED:
+its policy declined the offer `LikeServices.passed`, and need not be called for it again; ASKED: it declined another
+offer, and is called again after a release; DELAYED: it waits for a time or for requests, whatever device is offered."""
 
 
 EMPTY = (-1, 0)  # the offer of any device on which nothing runs: all of them are equivalent
@@ -149,7 +150,6 @@ class Index:
                 self._look(number, len(self.counters[number].queue))
 
     def _look(self, number: int, waiting: int) -> None:
-        """Discard a service's last answer; call its policy again when there is room."""
         counter = self.counters[number]
         if counter.until < math.inf:
             self._timed.pop(number, None)
@@ -176,7 +176,7 @@ class Index:
         heappush(self._line[number].heaps[state], (key, number, self._version[number]))
 
     def _arm(self, line: LikeServices) -> None:
-        """Queue the idle services that have a request; await the arrival of the others."""
+        """Queue the idle services with a request; let an arrival queue each other one."""
         idle, line.idle = line.idle, []
         for number in idle:
             if self._state[number] == IDLE:
@@ -210,7 +210,6 @@ class Index:
     # The next service -----------------------------------------------------------------------------------------
 
     def _next(self, line: LikeServices, offer: Any) -> QueuedService | None:
-        """Return the service whose policy gets an offer next; None if all have answered."""
         fresh = self._head(line.heaps[FRESH])
         again = line.released and offer != line.passed
         answered = self._head(line.heaps[ANSWERED]) if again else None

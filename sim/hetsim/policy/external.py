@@ -74,7 +74,7 @@ class Exchange:
     """Exchange of lines with a scheduler's process, or its replay from a log."""
 
     def __init__(self, program: ExternalProgram, name: str, timeout: float, wrong: Callable[[str], Exception]):
-        """Start a process or open a log; `wrong` returns the exception for a bad answer."""
+        """timeout: s to wait for an answer; wrong: creates the exception for a bad answer."""
         self._timeout, self._wrong, self.in_order = timeout, wrong, False
         self._path = Path(program.folder or "") / f"{name}.jsonl"
         self._log: Any = None
@@ -144,7 +144,6 @@ class Exchange:
         return bytes(answer)
 
     def _request(self, line: bytes) -> bytes:
-        """Send a line by ZeroMQ; return its answer, with several lines joined into one."""
         end = monotonic() + self._timeout
         self._zmq.send(line[:-1])
         while not self._zmq.poll(20):

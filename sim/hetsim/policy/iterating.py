@@ -1,11 +1,11 @@
 """Continuous batching: policies of language models that batch step by step.
 
-At each boundary between two steps of a replica the engine calls its batching policy in this order, and applies each
-answer before the next call: which sequence is preempted (while decoding sequences lack KV blocks for their next
-tokens), which request joins (while the first waiting request may join), and what the step does.  Decode-only steps are
-alike, so the policy is called again only when a sequence ends, a request arrives that may join, blocks run out, or one
-step after a preemption, if the first waiting request may fit.  The policy never sees the length of an answer.  Between
-two boundaries a replica shows its state after the last complete step.
+Between two steps of a replica the engine asks its batching policy in this order, and applies each answer before the
+next question: which sequence to preempt (as long as decoding sequences lack KV blocks for their next tokens), which
+request joins (as long as the first waiting request may join), and what the step does.  A series of decode-only steps
+needs no calls until a sequence ends, a request arrives that may join, or blocks run out; after a preemption the policy
+is also called after one step, if the first waiting request may fit.  The policy never sees the length of an answer.
+Within a step, a replica shows its state after the last complete step.
 """
 
 import math
@@ -79,7 +79,7 @@ class Replica(RoutedReplica, Protocol):
 
     @property
     def heads(self) -> Mapping[str, Any]:
-        """The first waiting request of each client that has one (only with `by_client`)."""
+        """The first waiting request of each client; defined for policies with `by_client`."""
 
     @property
     def steps(self) -> int:
@@ -119,8 +119,8 @@ class IterationPolicy:
     iterates: ClassVar[bool] = True  # True: it is for language models; policies that form whole batches are not
 
     reserves: bool = False
-    """True if it admits by the longest answers that requests announce.  A service with requests that announce no length
-    is then refused, and a request that can never fit is rejected."""
+    """True if a request joins only if KV blocks will suffice for the longest answers that the requests announce.  A
+    service whose requests announce no length is then an error, and a request that can never fit is rejected."""
 
     by_client: bool = False  # True if requests wait in one queue per client, and `turn` names the next client
 
@@ -137,7 +137,7 @@ class IterationPolicy:
         raise NotImplementedError
 
     def queued(self, replica: Replica, request: Generation) -> None:
-        """Hook: a request will wait; called before it is in `heads` (with `by_client`)."""
+        """Hook: a request will wait; called (for `by_client`) before it is in `heads`."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
         """Hook: a request joins the replica, or its KV transfer to the replica begins."""
@@ -153,10 +153,10 @@ class IterationPolicy:
         return True
 
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
-        """Return the number of decode-only steps until the next call (with `changes`).
+        """Return after how many of the next `steps` decode-only steps to call the policy.
 
-        request: the first waiting request, which may not join now.  The number is at least 1; a number that is too
-        small only costs time.
+        It is called only if `changes` is True.  request: the first waiting request, which may not join now.  The number
+        is at least 1; a number that is too small only costs time.
         """
         return steps
 

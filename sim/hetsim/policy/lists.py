@@ -1,29 +1,27 @@
 """List scheduling: an order, a placement rule, and a discipline for blocked heads."""
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from hetsim.model.cluster import Partition
+from hetsim.model.mode import Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
-from hetsim.model.tasks import Shape
+from hetsim.policy.arrival_order import arrival_order
 from hetsim.policy.batching import Counter
-from hetsim.policy.contract import (
+from hetsim.policy.contract import OrderKey, PlacementRule, Scheduler, View
+from hetsim.policy.decisions import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_FIT,
     WAIT_FOR_READY,
     WAIT_FOR_RELEASE,
     Annotate,
     Decision,
-    OrderKey,
     Pause,
-    PlacementRule,
     Reject,
-    Scheduler,
     Start,
-    View,
     Wait,
 )
 from hetsim.policy.dispatch import Dispatcher
@@ -35,30 +33,6 @@ AnyDiscipline = Literal["block", "skip", "keep", "keep_backfill"]
 _EMPTY = TaskQueue()
 
 DECLINED_DEPTH = 64  # tasks of a shape tried in one round after the placement rule declined the first
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def queueing(model: str) -> Callable[[F], F]:
-    """Decorator: declares the queueing model of an order or placement function."""
-
-    def declared(function: F) -> F:
-        function.queueing = model  # type: ignore[attr-defined]
-        return function
-
-    return declared
-
-
-@queueing("order of arrival")
-def arrival_order(task: Task) -> float:
-    """First come, first served: the order of arrival.
-
-    Reference: the standard order of queueing theory; e.g. Kleinrock, Queueing Systems I (1975).  No task starves, and
-    among orders that ignore sizes its response times vary least.  Weakness: short tasks wait behind long ones (the mean
-    wait grows with the square of the sizes' coefficient of variation), and a wide head leaves devices empty.
-    """
-    return task.arrival
 
 
 class ListScheduler(Scheduler):
@@ -200,7 +174,6 @@ class ListScheduler(Scheduler):
         return None
 
     def _next_in_order(self, view: View, closed: int) -> Start | Reject | Annotate | Task | None:
-        """Return a decision on the first head outside `closed`, else that head, or None."""
         queue = self._first_open(closed) if self.of_partition else self.queue
         if (task := queue.head()) is None:
             return None
@@ -215,7 +188,6 @@ class ListScheduler(Scheduler):
         return self.set_aside(task, view) if view.over_limit(task) else task
 
     def _first_open(self, closed: int) -> TaskQueue:
-        """Return the queue outside `closed` whose head goes first; it may be empty."""
         best, first = _EMPTY, None
         if not closed:
             best, first = self.queue, self.queue.head_entry()
@@ -270,7 +242,6 @@ class ListScheduler(Scheduler):
             yield WAIT_FOR_CHANGE
 
     def _next_line(self, lines: dict[Partition | None, TaskQueue], closed: int) -> tuple[Partition | None] | None:
-        """Return (partition,) of the head that goes next, chosen heads first; or None."""
         best, first = None, None
         for partition, queue in lines.items():
             if (EVERYWHERE if partition is None else partition.claims) & closed:
@@ -309,7 +280,7 @@ class ListScheduler(Scheduler):
                 return task
 
     def _behind_kept(self, view: View) -> Iterator[Decision]:
-        """Start tasks by arrival that are expected to end before the blocked heads start."""
+        """Start tasks that are expected to end before the heads start ("keep_backfill")."""
         waiting = sorted((task for line in self.queues() for task in line), key=lambda task: (task.arrival, task.index))
         for task in waiting:
             nodes = claims_of(task)
@@ -358,7 +329,7 @@ class ListScheduler(Scheduler):
         yield self._until_something_fits(view)
 
     def _others(self, queue: TaskQueue, declined: Task, view: View) -> Iterator[Decision]:
-        """Start some of the tasks behind a head that the placement rule declined."""
+        """If a placement rule declined a head: start tasks behind it that the rule places."""
         for task in queue.first(DECLINED_DEPTH):
             if task is not declined and (placement := self.place(task, view)) is not None:
                 yield Start(task, placement)

@@ -8,12 +8,15 @@ from heapq import heappop, heappush
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError
-from hetsim.model.cluster import Cluster, Device
+from hetsim.model.cluster import Cluster
+from hetsim.model.device import Device
 from hetsim.model.fusion import fused_mode
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Copy, Moment, Placement, Plan, Step
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode, Tasks
-from hetsim.policy.contract import Decision, Drop, Fetch, PlanProblem, Scheduler, Set, Start, View, Wait
+from hetsim.model.tasks import Tasks
+from hetsim.policy.contract import PlanProblem, Scheduler, View
+from hetsim.policy.decisions import Decision, Drop, Fetch, Set, Start, Wait
 
 
 class PlannedScheduler(Scheduler):

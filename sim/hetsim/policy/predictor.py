@@ -25,7 +25,7 @@ class Predictor:
 
     @property
     def own(self) -> bool:
-        """True if it forecasts with its own method, False if it still uses its fallback."""
+        """True if it forecasts with its own method, False while it uses a simpler one."""
         return self.seen > 0
 
     def observe(self, time: float, value: float) -> None:
@@ -43,16 +43,13 @@ class Predictor:
         self._learn(time, float(value))
 
     def forecast(self, horizon: float) -> float:
-        """Return the value expected `horizon` seconds after the last observation.
-
-        Without an observation the forecast is 0.
-        """
+        """Return the value expected `horizon` s after the last observation; 0 without any."""
         if not horizon >= 0 or horizon == math.inf:
             raise UsageError(f"horizon must be at least 0 s; got {horizon} s")
         return self._expect(horizon) if self.seen else 0.0
 
     def ceiling(self) -> float:
-        """Return an upper bound of its forecasts while zeros are observed; inf if unknown."""
+        """Return an upper bound of all forecasts if only zeros follow; inf if unknown."""
         return math.inf
 
     def skip(self, count: int, time: float) -> None:
@@ -63,10 +60,10 @@ class Predictor:
         self.seen += count
 
     def _pass_over(self, count: int, time: float) -> None:
-        """Apply `skip`, before `time`, `last` and `seen` are updated."""
+        """Subclass hook: process `count` zeros, before `time`, `last` and `seen` change."""
 
     def _learn(self, time: float, value: float) -> None:
-        """Process an observation, after `time`, `gap`, `last` and `seen` were updated."""
+        """Subclass hook: process an observation; `time`, `gap`, `last`, `seen` include it."""
 
     def _expect(self, horizon: float) -> float:
         raise NotImplementedError

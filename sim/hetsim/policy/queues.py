@@ -86,7 +86,6 @@ class TaskQueue:
         return run[0][4] if run else None
 
     def head_entry(self) -> Entry | None:
-        """Return the entry of the head, or None."""
         if self.head() is None:
             return None
         if self._heap and (not self._run or self._heap[0] < self._run[0]):
@@ -110,7 +109,6 @@ class TaskQueue:
         return (entry[4] for entry in entries if _live(entry))
 
     def first(self, count: int) -> list[Task]:
-        """Return the first `count` tasks, in order."""
         if not self._heap and len(self._run) <= count:
             return list(self)
         live = (entry for entry in chain(self._run, self._heap) if _live(entry))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.policy.batching import Counter

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import UsageError
-from hetsim.model.cluster import MILLI, Cluster, Device, DeviceType
+from hetsim.model.cluster import MILLI, Cluster, DeviceType
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Plan, Step, lane_names
 from hetsim.model.record import COMPLETED
 from hetsim.model.task import RUNNING, Task
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import PlanProblem, View
 from hetsim.policy.planned import PlannedScheduler
 
@@ -83,12 +85,9 @@ class Progress:
         Running tasks occupy their devices until they end; tasks that wait for them arrive at that time.  Stopped tasks
         have their remaining work.
 
-        foresight: True to include the tasks that arrive later.
-
-        finish: function that returns the end of a running task; None: the estimate of the view.
-
-        wanted: function of a row that returns True if the planner can plan it; other rows are omitted, and also the
-        rows that wait for an omitted row.
+        foresight: True to include the tasks that arrive later.  finish: function that returns the end of a running
+        task; None: the estimate of the view.  wanted: function of a task's row that returns False if the planner cannot
+        plan the task; such tasks are omitted, and also those that depend on them.
         """
         now = view.now
         arrival = self.problem.tasks.arrival
@@ -128,7 +127,6 @@ class Progress:
         return any(modes[i].type in up for i in allowed)
 
     def _closed(self, rows: list[int], running: dict[int, Task]) -> list[int]:
-        """Remove rows with a predecessor that neither runs nor is among the rows."""
         if (before := self.problem.tasks.predecessors) is None:
             return rows
         seen = dict.fromkeys(rows)
@@ -161,7 +159,6 @@ class Progress:
             free_at.update(zip(names, times, strict=False))
 
     def _table(self, rows: list[int], since: Sequence[float]) -> Tasks:
-        """Return a table of these rows with their remaining work and bytes to upload."""
         tasks = self.problem.tasks
         chosen = np.array(rows, dtype=np.int64)
         time = np.array(tasks.time[chosen], dtype=float)
@@ -205,7 +202,10 @@ def in_mid_run(
     data: Mapping[int, Sequence[Device | int]] | None = None,
     simulate: Callable[[Plan], float] | None = None,
 ) -> PlanProblem:
-    """Return a plan problem of these tasks on the same cluster that begins at `now`."""
+    """Return a plan problem of these tasks on the same cluster that begins at `now`.
+
+    free_at, data, simulate: as in `PlanProblem`.
+    """
     return replace(
         problem, tasks=tasks, now=now, free_at=free_at or {}, data=data or {}, in_mid_run=True,
         simulate=simulate or _not_in_mid_run, rehearse=_not_rehearsed,

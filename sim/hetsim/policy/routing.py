@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from hetsim.model.mode import Mode
 from hetsim.model.service import LanguageService
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 
 
@@ -60,7 +60,7 @@ class OpenReplicas(Sequence[Any]):
     def __init__(self, replicas: list[Any]):
         self.replicas, self.members = replicas, set(replicas)
         self.loads = np.array([(replica.outstanding + 1) / replica.speed for replica in replicas])
-        """(Outstanding requests + 1) / speed, for each replica; kept up to date."""
+        """(Outstanding requests + 1) / speed of each replica, updated with every request."""
 
     def __len__(self) -> int:
         return len(self.replicas)
@@ -101,8 +101,8 @@ class Routing:
 class KeptModel:
     """The model of the service `name` in host memory, on a disk or in idle GPUs.
 
-    `loaded`: time at which it was stored, or the replica took its devices; `used`: time of the last load from there, or
-    `loaded`, or since when the replica is idle; `uses`: number of loads from there.
+    `loaded`: time at which it was stored there (in GPUs: at which the replica took them); `used`: time of the last load
+    from there, at first `loaded` (in GPUs: since when the replica is idle); `uses`: number of loads from there.
     """
 
     name: str

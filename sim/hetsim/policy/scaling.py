@@ -15,10 +15,9 @@ from hetsim.model.service import LanguageService, ScaleBounds, Service
 class RoleSignals:
     """Counters of the replicas of one role: `replicas`, or `prefill` and `decode`.
 
-    `replicas`: number of replicas that serve, load, or are missing after a failure.  `ready`: number of replicas that
-    accept requests.  Draining replicas are in neither number.  `outstanding`: number of unfinished requests of the
-    role.  `waiting`: number of unfinished requests that do not take part in steps of a replica yet.  All counters are
-    computed when read.
+    `replicas`: number of replicas that serve, load, or are missing after a failure; `ready`: number of replicas that
+    accept requests; neither counts draining replicas.  `outstanding`: number of unfinished requests of the role.
+    `waiting`: those of them that have not joined the batch of a replica yet.  All counters are computed when read.
     """
 
     def __init__(self, replicas: Any, prefills: bool):
@@ -58,7 +57,7 @@ class RoleSignals:
 
     @property
     def kv_used(self) -> float:
-        """Share of ready replicas' KV blocks in use; 0 without replicas, NaN for batches."""
+        """Mean share of KV blocks in use of ready replicas; NaN without language model."""
         ready = self._ready
         return sum([replica.kv_used for replica in ready]) / max(1, len(ready))
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetsim import registry
-from hetsim.model.tasks import Mode
+from hetsim.model.mode import Mode
 from hetsim.results.formatting import seconds
 from hetsim.scenario.building.streams_and_items import entry_names
 from hetsim.scenario.readers import not_understood

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 
-from hetsim.model.tasks import Mode
+from hetsim.model.mode import Mode
 from hetsim.queueing.facts import Customers, Facts, Law, Match, PredictedRow, Unmatched, law_of
 from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN
 from hetsim.theory.prediction import Prediction

@@ -8,7 +8,7 @@ import numpy as np
 
 from hetsim.errors import UsageError
 from hetsim.model.batch_times import StageTable
-from hetsim.model.tasks import Mode
+from hetsim.model.mode import Mode
 from hetsim.queueing import facts as declared
 from hetsim.queueing.facts import Facts, Law, Match, PredictedRow, law_of
 from hetsim.queueing.families import SMALL, WAIT_P95, matched, moves_data, require, rows_of, sized_tasks

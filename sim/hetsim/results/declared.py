@@ -1,4 +1,4 @@
-"""Metrics, declared by `@metric(...)` on a function; all lists come from these.
+"""Metrics, declared by `@metric(...)` on a function; lists of metrics use these.
 
     @metric(unit="s", better="less", sets=("usual:20",))
     def makespan(run: Measured) -> float:
@@ -44,7 +44,7 @@ _PACKAGE = "hetsim.results.one_run."
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A declared metric; its name may contain a placeholder for the slowdown bound."""
+    """A declared metric; "{bound:g}" in its name is for the bound of slowdowns (s)."""
 
     name: str
     function: Callable[[Any], float] = field(repr=False)
@@ -75,14 +75,16 @@ def metric(
         unit: unit of the value; a share is shown in percent unless `is_percent` is False
         better: "more", "less", or "neither" (compared, but without a winner)
         of: "tasks" if the metric is defined for any group of tasks, "run" for the whole run only
-        weight: for a mean over customers, the name of the customer count (`hetsim.results.one_run.estimands.WEIGHTS`)
-        sets: sets that contain the metric ("usual": shown by every comparison and sweep), each with its position
-            ("usual:20"; default: the order of declaration); your own metric in a set is also in all summaries
+        weight: if the value is a mean over tasks or tokens, the name of their number
+            (`hetsim.results.one_run.estimands.WEIGHTS`)
+        sets: sets that contain the metric ("usual": shown by every comparison and sweep).  "usual:20" also sorts it by
+            the number 20 in this set; otherwise the order is that of declaration.  A user's metric in a set is also in
+            all summaries
         title: the name shown to users; by default the name in words
-        hide_if_zero: show the metric, as part of a set, only if some policy's value is not 0
+        hide_if_zero: do not show the metric as part of a set if its value is 0 for all policies
         congested: True if the values depend on congestion, as waits do, and are therefore skewed
             (`statistics.excess_kurtosis`)
-        needs_end: show the metric, as part of a set, only if every run ended by itself and has a value
+        needs_end: show the metric as part of a set only if no run has a horizon and all runs have a value
         is_percent: show a share in percent
         name, module: replace the name and module of the function
     Returns: a decorator, which returns the function unchanged.
@@ -133,7 +135,7 @@ def _load_packages() -> None:
 
 
 def declarations(bound: float = DEFAULT_BOUND) -> dict[str, Declaration]:
-    """All metrics by name, built-in ones first."""
+    """All metrics by name, built-in first; `bound` (s): in names of bounded slowdowns."""
     _load_packages()
     return _ours_by(bound) | registry.registered("metric")
 
@@ -163,13 +165,13 @@ def unknown_metric(name: str, names: Iterable[str]) -> UnknownName:
 def declaration(name: str) -> Declaration | None:
     """Return a metric's declaration, or None if there is no such metric.
 
-    A bounded slowdown is found with any bound in its name.
+    The bounded slowdown is found with any number of seconds in its name (`bounded_slowdown_30s_mean`).
     """
     return declarations().get(name) or _all_of_ours().get(re.sub(r"_\d[\d.e+-]*s_", f"_{_BOUND}s_", name))
 
 
 def in_set(name: str, bound: float = DEFAULT_BOUND) -> list[str]:
-    """Return the metrics of a set, in the order in which the set is shown."""
+    """Metrics of the set `name`, in display order; bound (s): as for `declarations`."""
     those = {metric: one.sets[name] for metric, one in declarations(bound).items() if name in one.sets}
     return sorted(those, key=lambda metric: those[metric])
 

@@ -46,7 +46,7 @@ class Line:
 
 @dataclass
 class Band:
-    """The area between two lines; peak: where means are drawn, `high` is the maximum."""
+    """The area between two lines; peak: where means are drawn, `high` is a maximum."""
 
     x: Any
     low: Any
@@ -95,7 +95,7 @@ class Boxes:
 
 
 def row_boxes(x0: Any, x1: Any, row: Any, half: float, **look: Any) -> Boxes:
-    """Build horizontal bars that extend `half` above and below each row."""
+    """Build horizontal bars that extend `half` above and below each row of a chart."""
     return Boxes(x0, x1, np.asarray(row) - half, np.asarray(row) + half, **look)
 
 
@@ -123,7 +123,7 @@ class Texts:
 
 @dataclass
 class Shades:
-    """Colored cells of values (rows along y) between edges; label: the color bar's."""
+    """A grid of cells colored by value; x, y: edges of cells; label: of the color bar."""
 
     x: Any
     y: Any
@@ -239,7 +239,7 @@ STEPS = (1, 2, 2.5, 5, 10)
 def round_values(
     low: float, high: float, count: int, integer: bool = False, *, steps: Sequence[float] = STEPS
 ) -> list[float]:
-    """About `count` round values between `low` and `high`, in either order."""
+    """About `count` round values between `low` and `high`, whichever is larger."""
     low, high = min(low, high), max(low, high)
     raw = (high - low) / count
     if not (raw > 0 and math.isfinite(raw)):
@@ -252,7 +252,6 @@ def round_values(
 
 
 def _magnitudes(low: float, high: float, count: int) -> list[float]:
-    """Powers of ten around two limits, with 2 and 5 times these powers if few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     every, factors = max(1, math.ceil((last - first) / count)), (1, 2, 5) if last - first <= 2 else (1,)
     return [factor * 10.0**power for power in range(first, last + 1, every) for factor in factors]
@@ -297,7 +296,7 @@ PIXELS_A_MEAN = 8  # Width in pixels of each mean.
 
 
 def settled(panel: Panel, pixels: float) -> Panel:
-    """Return a panel with limits and ticks, with dense step lines replaced by means."""
+    """Return a panel with limits and ticks; steps too dense for `pixels` become means."""
     marks, label = panel.marks, panel.y.label
     edges = _means_edges(panel, pixels) if panel.means else None
     if edges is not None:
@@ -318,13 +317,12 @@ def _within(mark: Any, x: Any, y: Any) -> Any:
 
 
 def _values(mark: Line | Band) -> dict[str, np.ndarray]:
-    """Values of steps by name, without the last one, which repeats the one before."""
     names = [name for name in ("y", "low", "high") if np.ndim(getattr(mark, name, 0.0))]
     return {name: getattr(mark, name)[:-1] for name in names}
 
 
 def _means_edges(panel: Panel, pixels: float) -> np.ndarray | None:
-    """Edges of averaging intervals for all steps; None if every change fits."""
+    """Return edges of intervals to average over; None if steps are far enough apart."""
     series = [values for mark in panel.marks if getattr(mark, "steps", False) for values in _values(mark).values()]
     low, high = panel.x.low or 0.0, panel.x.high or 0.0
     if all(_is_roomy(values, pixels) for values in series) or not (math.isfinite(high) and high > low):
@@ -333,7 +331,6 @@ def _means_edges(panel: Panel, pixels: float) -> np.ndarray | None:
 
 
 def _is_roomy(values: np.ndarray, pixels: float) -> bool:
-    """Return True if the steps of these values can be told apart on so few pixels."""
     changes = np.abs(np.diff(values))
     strokes = changes.sum() / max(float(np.max(values, initial=0.0)), 1e-300)
     return bool(np.count_nonzero(changes) * PIXELS_A_CHANGE <= pixels and strokes * PIXELS_A_STROKE <= pixels)

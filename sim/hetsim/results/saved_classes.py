@@ -8,7 +8,7 @@ has the fields of all versions, and CONTRIBUTING.md describes how to change them
 from collections.abc import Callable
 from typing import Any
 
-from hetsim.model import bandwidth, batch_times, cluster, exchange, ragged, randomness, record, service, slices
+from hetsim.model import bandwidth, batch_times, cluster, exchange, mode, ragged, randomness, record, service, slices
 from hetsim.model import step_times as steps
 from hetsim.model import tasks as task
 from hetsim.workload.costs import measured_training, roofline
@@ -38,12 +38,12 @@ _TABLE: dict[type, str] = {
     task.Tasks: "tasks: arrival shape shapes time estimate id class_code classes user_code users priority weight "
         "deadline expires bytes_in bytes_out predecessors reads writes items work hash_ids time_limit partition_code "
         "partitions refused staged extra",
-    task.Mode: "mode: name type millicores gpus share memory gpu_memory span_any span_speed span_speeds node_count "
+    mode.Mode: "mode: name type millicores gpus share memory gpu_memory span_any span_speed span_speeds node_count "
         "exchange fixed table upload download batch_limit partition curve parts pinned slice",
     task.Stopping: "stopping: save restore state interval block idempotent checkpoint input",
     task.SpanSpeeds: "span_speeds: island switch node rack cluster", task.StageTime: "stage_time: fixed per_item",
     batch_times.StageTable: "stage_table: sizes seconds between spread floor",
-    batch_times.TimeSpread: "time_spread: values probabilities", task.Shape: "shape: modes stopping preemptible",
+    batch_times.TimeSpread: "time_spread: values probabilities", mode.Shape: "shape: modes stopping preemptible",
     exchange.Exchange: "exchange: cluster compute filling phases nominal at_peak largest pipeline",
     exchange.Phase: "phase: shape group bytes fixed hidden cards loop waits inside",
     exchange.StepPipeline: "step_pipeline: schedule stages micro_batches chunks forward backward head update phases "

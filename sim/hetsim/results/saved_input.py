@@ -1,7 +1,7 @@
-"""The input of a run in its directory: cluster, tasks and modes, without traces.
+"""The input of a run in its directory: cluster, tasks and modes; no trace files.
 
-record/input.json       each object once, with a tag for its class (`hetsim.results.saved_classes`); arrays by number
-record/arrays.parquet   one array per row
+record/input.json       each object once, with a tag for its class (`hetsim.results.saved_classes`)
+record/arrays.parquet   one array per row; input.json refers to arrays by their row
 """
 
 import json
@@ -59,8 +59,6 @@ def load_input(folder: Path) -> RunInput:
 
 
 class _Writer:
-    """Converts objects to plain data; a repeated object is written once."""
-
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
         self._tags = {kind: tag for tag, (kind, _) in CLASSES.items()}

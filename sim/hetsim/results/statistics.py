@@ -69,7 +69,7 @@ def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0
 
 
 def half_width(values: np.ndarray, metric: str, share: float) -> float:
-    """Half-width of a mean's t interval, whose upper end is the quantile `share`."""
+    """Return the half-width of a t interval whose upper end is the quantile `share`."""
     count, spread = len(values), deviation(values)
     degrees = freedom(excess_kurtosis(metric, spread, float(values.mean())), count)
     return student_quantile(share, float(degrees)) * spread / math.sqrt(count)
@@ -154,13 +154,12 @@ class PairedDifference:
 
 
 def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) -> list[PairedDifference]:
-    """Holm's step-down tests that arrays of differences have mean zero.
+    """Test by Holm's step-down procedure that each array of differences has mean 0.
 
-    The intervals widen with the number of comparisons, so that an interval excludes zero exactly if its difference is
-    significant: the k-th smallest p of m is tested at (1 - confidence) / (m - k + 1), and all tests after the first
-    that fails use the level of that test.  The degrees of freedom are n - 1, without the correction of `freedom`: if
-    congestion skews differences, their interval is wrong only at the end far from zero: no difference is reported too
-    often.
+    Of m tests, that with the k-th smallest p is made at level (1 - confidence) / (m - k + 1); all tests after the first
+    that fails use the level of that test.  Each interval has the level of its test: it excludes 0 exactly if the
+    difference is significant.  The degrees of freedom are n - 1, without the correction of `freedom`: congestion skews
+    differences, but this makes only the end far from 0 wrong, and no difference is reported too often.
     """
     results = []
     for values in pairs:

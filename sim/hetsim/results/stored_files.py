@@ -168,7 +168,7 @@ def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """Read and verify a sealed file; OSError, DamagedFile, or UsageError (format)."""
+    """Read and verify a sealed file; OSError, DamagedFile; UsageError: another format."""
     return unsealed_text(path, read_stored(path))
 
 
@@ -208,7 +208,7 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def check_names(mark: Path, names: Collection[Any]) -> None:
-    """Raise DamagedFile unless all file names in a mark are inside its folder.
+    """Raise DamagedFile unless all file names in a directory's mark are inside it.
 
     A folder can come from an untrusted source: a name or link that leads out of it would be read, and copied on save.
     """

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import WHOLE, Device
+from hetsim.model.cluster import WHOLE
+from hetsim.model.device import Device
 from hetsim.model.fusion import fused_mode
+from hetsim.model.mode import Mode
 from hetsim.model.plan import cores_on
 from hetsim.model.record import (
     ABORTED,
@@ -23,7 +25,6 @@ from hetsim.model.record import (
     UNFINISHED,
     Record,
 )
-from hetsim.model.tasks import Mode
 from hetsim.results.one_run.language import rows_of
 
 

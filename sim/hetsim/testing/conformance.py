@@ -21,7 +21,7 @@ import numpy as np
 
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import InvariantError, RunError, ScenarioError
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 from hetsim.model.record import (
     COMPLETED,
@@ -35,7 +35,8 @@ from hetsim.model.record import (
     RunInput,
 )
 from hetsim.model.task import RUNNING, WAITING, Task
-from hetsim.policy.contract import Decision, PlanProblem, Scheduler, Start, Stop, View
+from hetsim.policy.contract import PlanProblem, Scheduler, View
+from hetsim.policy.decisions import Decision, Start, Stop
 from hetsim.policy.relay import Relay
 from hetsim.policy.request_queue import Requests
 from hetsim.policy.routing import WantedReplica

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Partition, Power, Sharing, micro_share
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.slices import Slice
-from hetsim.model.tasks import Item, Mode, Shape, StageTime, Stopping, Tasks
+from hetsim.model.tasks import Item, StageTime, Stopping, Tasks
 from hetsim.scenario.scenario import Scenario
 
 GB = 10**9

@@ -20,8 +20,8 @@ from hetsim.engine.resources.partition_limits import Budget
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Partition
+from hetsim.model.mode import Shape
 from hetsim.model.record import LAUNCH_RUNNING, RunInput
-from hetsim.model.tasks import Shape
 from hetsim.policy.contract import Scheduler
 from hetsim.policy.remaining import rows_of
 from hetsim.scenario import overrides as setting

@@ -1,9 +1,9 @@
 """Arrival rates, service times and populations, estimated during the run.
 
-Nothing is read from the scenario.  At each arrival every sum is multiplied by the same factor, so that the weight of an
-observation falls to 1/e after `memory` arrivals: the estimates adapt at the time scale of the arrivals.
-The mean service time is the busy server-seconds divided by the number of completions: it needs no estimates, and the
-time of a batch is divided among its requests.
+Nothing is read from the scenario.  Each estimate is the ratio of two sums over past events, such as arrivals / seconds
+between them.  At each arrival both sums are multiplied by 1 - 1/`memory`, so that the weight of an event falls to 1/e
+after `memory` arrivals.
+The mean service time is busy server-seconds / completions; the time of a batch is divided among its requests.
 """
 
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError, suggestion
 from hetsim.model.cluster import Cluster
+from hetsim.model.mode import Mode
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import Admission, PlanProblem, View
 
 MIN_SEEN = 30  # minimum number of arrivals, and of completions, for an estimate
@@ -25,7 +25,7 @@ Memory = Annotated[int, Field(ge=MIN_SEEN)]  # arrivals after which the weight o
 
 @dataclass(eq=False, slots=True)
 class RecentArrivals:
-    """Estimated arrivals per second (O(1)); `value` is None before MIN_SEEN arrivals."""
+    """Estimates arrivals per second; `value` is None before MIN_SEEN arrivals."""
 
     memory: int
     seen: int = 0
@@ -48,7 +48,7 @@ class RecentArrivals:
 
 @dataclass(eq=False, slots=True)
 class ClassFlow:
-    """Tasks of one class at a station: arrivals, service times and population."""
+    """Tasks of one class on a device type: arrivals, service times, number present."""
 
     memory: int
     arrivals: RecentArrivals = field(init=False)
@@ -73,7 +73,7 @@ class ClassFlow:
 
 @dataclass(eq=False, slots=True)
 class DeviceStation:
-    """All devices of a type, as a queueing station whose servers admitted tasks share."""
+    """A device type as a queueing station; admitted tasks share its devices."""
 
     capacity: float  # number of devices (of a CPU: of cores)
     memory: int
@@ -97,7 +97,6 @@ class DeviceStation:
             self.last = now
 
     def arrives(self, name: str, now: float) -> ClassFlow:
-        """Record a task that requests admission."""
         self.settle(now)
         flow, fade = self.flow(name), 1.0 - 1.0 / self.memory
         for other in self.flows.values():
@@ -122,7 +121,7 @@ class DeviceStation:
 
 @dataclass(eq=False)
 class Stations:
-    """The stations of a run; a task belongs to the device type of its best mode.
+    """All device types of a run as stations; a task belongs to that of its best mode.
 
     `classed`: True if each class is estimated separately.
     """
@@ -150,7 +149,7 @@ class Stations:
         station.joins(flow, width)
 
     def leaves(self, task: Task, completed: bool) -> None:
-        """Record the end of an admitted task; other tasks are ignored."""
+        """Record the end of an admitted task; ignore other tasks."""
         if (place := self._there.pop(task.index, None)) is not None:
             station, flow, width = place
             station.settle(self.view.now)
@@ -158,7 +157,7 @@ class Stations:
 
 
 class AtStations(Admission):
-    """Base of the policies that count tasks at stations.
+    """Base of the policies that count the admitted tasks of each type of device.
 
     memory: arrivals over which rates are estimated.  classed: True if each class is estimated separately.
     """
@@ -187,13 +186,13 @@ def servers(cluster: Cluster, mode: Mode) -> int:
 
 
 def known_classes(problem: PlanProblem, names: Iterable[str], key: str) -> None:
-    """Raise ScenarioError for a class that no task has."""
+    """Raise ScenarioError if one of the names is not the class of a task."""
     classes = [name for name in problem.tasks.classes if name]
     _known(names, classes, "class", many="classes", key=f"policy.admission.{key}")
 
 
 def known_devices(problem: PlanProblem, names: Iterable[str], key: str) -> None:
-    """Raise ScenarioError for a device type or kind that the cluster lacks."""
+    """Raise ScenarioError unless each name is a device type or kind of the cluster."""
     cluster = problem.cluster
     types = [device_type for device_type in cluster.types.values() if cluster.count(device_type.name)]
     type_names = list(dict.fromkeys(name for one in types for name in (one.name, one.kind)))

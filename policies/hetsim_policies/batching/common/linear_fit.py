@@ -1,16 +1,17 @@
 """The line a·n + b through measured stage times, by least squares over a window.
 
 Under a steady load the batches of a window have nearly one size, and the slope through them is noise.  So the slope is
-shrunk towards the slope before the window, the more so the less the sizes vary (ridge regression centered on the former
-estimate: Hoerl and Kennard, Ridge Regression, 1970).  The line always passes through the mean of the window, so nearby
-sizes are predicted well.  Cost: O(1) amortized per batch.
+a weighted mean of the slope through the window and the slope before it; the less the sizes vary, the larger is the
+weight of the former slope (ridge regression centered on the former estimate: Hoerl and Kennard, Ridge Regression,
+1970).  The line always passes through the mean of the window, so nearby sizes are predicted well.  Cost: O(1) amortized
+per batch.
 """
 
 from collections import deque
 from collections.abc import Sequence
 
 from hetsim.model.batch_times import StageTable
-from hetsim.model.tasks import Mode
+from hetsim.model.mode import Mode
 
 OFF = 0.01  # Relative deviation of measured times from a line above which a policy that assumes one warns
 PULL = 0.1  # Weight of the former slope, as a sum of squared deviations of sizes, in squared mean sizes
@@ -60,7 +61,7 @@ class LinearFit:
         self._fit()
 
     def _renew(self) -> None:
-        """Begin the next window, whose slope is shrunk towards the slope of this one."""
+        """Begin a window: store the present slope; sum again, without rounding errors."""
         if self.is_fitted:
             self._former = self.slope
         sizes = [size for size, _ in self._seen]

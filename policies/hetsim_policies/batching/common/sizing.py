@@ -30,7 +30,7 @@ def occupied(queue: RequestQueue, placement: Placement, view: View) -> bool:
 
 
 def largest(most: int, holds: Callable[[int], bool]) -> int:
-    """Return the largest size up to `most` that meets a monotone condition, or 0."""
+    """Return the largest size up to `most` for which `holds` (monotone) is True, or 0."""
     if most < 1 or not holds(1):
         return 0
     low = 1
@@ -70,7 +70,7 @@ class Outlook(NamedTuple):
 
 
 def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
-    """Return the outlook of the first device of a placement."""
+    """Return the times at which the engines of a placement's first device are free."""
     device, now = placement.devices[0], view.now
     loading = 0.0
     if view.items:

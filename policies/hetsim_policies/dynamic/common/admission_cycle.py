@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from hetsim.model.tasks import Mode
+from hetsim.model.mode import Mode
 from hetsim_policies.dynamic.common.cohorts import Cohort, Key, Quota
 
 # How a flavor can be used, from worst to best; PREEMPT: within the queue, RECLAIM: only from other queues
@@ -33,11 +33,13 @@ Outcome = Literal["admitted", "preempting", "deferred", "skipped", "no candidate
 class Rules(BaseModel):
     """Rules by which a queue gets quota, with Kueue's names.
 
-    strategy: under strict_fifo the head blocks the workloads behind it.  within_cluster_queue, reclaim_within_cohort:
-        the workloads that the queue may preempt among its own, and among borrowing workloads of other queues.
-    borrow_within_cohort: it may borrow while it preempts workloads of lower priority, up to max_priority_threshold.
+    strategy: under strict_fifo the head blocks the workloads behind it.
+    within_cluster_queue, reclaim_within_cohort: which of its own workloads, and which workloads of other queues that
+        borrow, the queue may preempt.
+    borrow_within_cohort: if lower_priority, a workload may be admitted with borrowed quota by preempting workloads of
+        other queues that have a lower priority, of at most max_priority_threshold.
     when_can_borrow, when_can_preempt: use a flavor that needs borrowing (preemption), or try the next flavor first.
-    preference: which of these flavors is better if each needs borrowing or preemption.
+    preference: if every flavor needs borrowing or preemption, which of the two is preferred.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,7 +58,8 @@ class Rules(BaseModel):
 class Workload:
     """A waiting or admitted workload, and its task.
 
-    order: tie-breaker between equal workloads.  kind: workloads of a queue with the same kind fit or wait together.
+    order: tie-breaker between equal workloads.
+    kind: if a workload cannot be admitted, workloads of its kind in the same queue are not tried.
     tried: by pod set and resource, the position of the flavor tried last; -1: all were tried.  gated: never preempts.
     """
 
@@ -98,7 +101,7 @@ class Queue(Cohort):
         self._added = 0
 
     def put(self, workload: Workload) -> None:
-        """Admit a workload: add its usage."""
+        """Add an admitted workload and its usage."""
         self.workloads[workload] = None
         self.use(workload.usage)
 
@@ -108,7 +111,7 @@ class Queue(Cohort):
         self.use(workload.usage, -1)
 
     def preemptible(self, preemptor: Workload, policy: Policy, keys: set[Key]) -> list[Workload]:
-        """Return the queue's workloads that use one of `keys` and may be preempted."""
+        """Return the workloads that use one of `keys` and that `preemptor` may preempt."""
         every, newer, priority = policy == "any", policy == "lower_or_newer_equal_priority", preemptor.priority
         return [
             one for one in (() if policy == "never" else self.workloads)
@@ -117,22 +120,19 @@ class Queue(Cohort):
         ]  # fmt: skip
 
     def nominal(self, key: Key) -> int:
-        """Return the queue's quota of one resource in one flavor."""
         return self.quotas[key].nominal if key in self.quotas else 0
 
     def add(self, workload: Workload, first: bool = False) -> None:
-        """Add a waiting workload, before all others if `first`."""
         self._added += 1
         entry = (not first, -workload.priority, workload.created, self._added, workload)
         heappush(self.waiting.setdefault(workload.kind, []), entry)
 
     def remove(self, workload: Workload) -> None:
-        """Remove a workload from the waiting workloads."""
         self.waiting[workload.kind] = [one for one in self.waiting[workload.kind] if one[-1] is not workload]
         heapify(self.waiting[workload.kind])
 
     def first(self) -> list[Any]:
-        """Return the heap with the next head on top; empty without a head."""
+        """Return the heap whose top is the next head; empty if no workload may be tried."""
         heads = [heap for kind, heap in self.waiting.items() if heap and kind not in self.aside]
         return min(heads) if heads else []
 
@@ -143,7 +143,7 @@ class Queue(Cohort):
         self.aside.add(heap[0][-1].kind)
 
     def requeue(self, entry: "Entry") -> bool:
-        """Return a head to the queue; return True if its next attempt may differ."""
+        """Put a head back into the queue; return True if it is worth another attempt."""
         workload, strict = entry.workload, self.rules.strategy == "strict_fifo"
         self.add(workload, first=entry.outcome in ("preempting", "deferred") and not strict)
         tries_on = any(position != -1 for one in workload.tried for position in one.values())
@@ -159,7 +159,7 @@ Candidate = tuple[int, Workload, Cohort, str]
 
 @dataclass(eq=False)
 class Entry:
-    """A head in a cycle, and its outcome.
+    """The first workload of a queue in an admission cycle, and its outcome.
 
     flavors: assigned flavors by pod set and resource.  keys: flavor and resource pairs that need preemption.
     """
@@ -176,7 +176,6 @@ class Entry:
 
 
 def satisfies(policy: Policy, preemptor: Workload, candidate: Workload) -> bool:
-    """Return True if a policy lets the preemptor preempt the candidate."""
     if policy == "any" or (policy != "never" and preemptor.priority > candidate.priority):
         return True
     equal = preemptor.priority == candidate.priority and preemptor.created < candidate.created
@@ -184,9 +183,10 @@ def satisfies(policy: Policy, preemptor: Workload, candidate: Workload) -> bool:
 
 
 def preference(queue: Queue, one: Workload) -> tuple[bool, bool, float, float, str]:
-    """Sort key of the order in which workloads are preempted.
+    """Sort key of running workloads; the workload with the lowest is preempted first.
 
-    The order is: evicted workloads, workloads of other queues, lower priority, later admission.
+    The order is: evicted workloads, workloads of other queues, lower priority, later admission.  queue: the
+    preemptor's.
     """
     return not one.evicted, one.queue is queue, one.priority, -one.since, one.order
 
@@ -215,10 +215,11 @@ class Admission:
         # Results for single amounts of the head that is considered
         self._found: dict[tuple[Key, int], dict[Workload, str]] = {}
 
-    # Flavors --------------------------------------------------------------------------------------------------
-
     def hopeless(self, workload: Workload) -> bool:
-        """Return True if plainly neither quota nor enough candidates exist (one flavor)."""
+        """Return True if a quick test shows that the workload cannot be admitted now.
+
+        It has found neither quota nor enough candidates for preemption; False leaves this open.
+        """
         queue, (requests, suits) = workload.queue, workload.pod_sets[0]
         if self.fair or not queue.plain or len(requests) != 1:
             return False
@@ -261,7 +262,12 @@ class Admission:
         self, workload: Workload, number: int, resource: str, *, used: Mapping[Key, int],
         pinned: Sequence[Mapping[str, str]],
     ) -> dict[str, tuple[str, int, int, int]]:  # fmt: skip
-        """Return flavor, fitness, borrowing and position by resource; empty if none fits."""
+        """Choose a flavor for a resource of pod set `number`, and for its resource group.
+
+        Return flavor, fitness, borrowing and position of the flavor by resource; empty if none fits.  used: amounts
+        that were given to the workload's other pod sets; pinned: flavors by pod set and resource, the only ones
+        allowed.
+        """
         queue, rules, (requests, suits) = workload.queue, workload.queue.rules, workload.pod_sets[number]
         best, goal, position = dict[str, Fitness](), (NO_FIT, 0), -1
         resources, flavors = queue.group_of.get(resource, ((), ()))
@@ -289,7 +295,7 @@ class Admission:
         return {name: (taken, *fitness, last) for name, fitness in best.items()}
 
     def _fitness(self, workload: Workload, key: Key, amount: int) -> Fitness:
-        """Return the fitness with which a queue can get an amount of one resource."""
+        """Return how an amount could be available: freely, by preemption, or not at all."""
         queue, rules = workload.queue, workload.queue.rules
         if amount > queue.potential(key):
             return NO_FIT, 0
@@ -310,8 +316,6 @@ class Admission:
         _use(targets)
         mode = PREEMPT if any(one.queue is queue for one in targets) else RECLAIM
         return mode if targets else NO_CANDIDATES, borrow
-
-    # Preemption -----------------------------------------------------------------------------------------------
 
     def targets(self, workload: Workload, usage: Mapping[Key, int], keys: set[Key]) -> dict[Workload, str]:
         """Return the workloads to preempt, with reasons; empty if preemption cannot help.
@@ -343,7 +347,7 @@ class Admission:
     ) -> Iterator[Candidate]:
         """Yield candidates of other queues that borrow, from the nearest cohort upwards.
 
-        all_levels: if False (the queue would borrow), only levels at which it need not borrow are searched.
+        all_levels: if False, cohorts in which the queue itself would have to borrow are left out.
         """
         queue, rules, rest = workload.queue, workload.queue.rules, dict(usage)
         advantage = False
@@ -390,10 +394,8 @@ class Admission:
                 if number:
                     remaining[other].clear()
 
-    # Cycles ---------------------------------------------------------------------------------------------------
-
     def cycle(self, heads: Iterable[Workload]) -> Iterator[Entry]:
-        """Decide on the head of each queue, in order; admitted heads get their usage.
+        """Decide on the head of each queue, in order; usage of admitted heads is added.
 
         Each entry is yielded before its usage counts; the caller may change its outcome to "no fit".
         """
@@ -432,7 +434,7 @@ def _turn(entry: Entry) -> tuple[int, float, float]:
 
 
 def reserved_for(entry: Entry) -> dict[Key, int]:
-    """Return the quota withheld for a workload without preemption candidates."""
+    """Return the quota to withhold for a workload that found no preemption candidates."""
     queue, kept = entry.workload.queue, dict[Key, int]()
     for key, amount in entry.usage.items():
         limit = queue.quotas.get(key, Quota()).borrowing if entry.borrowing else 0
@@ -442,7 +444,10 @@ def reserved_for(entry: Entry) -> dict[Key, int]:
 
 
 def _outcome(entry: Entry, preempted: Mapping[Workload, str], deferred: bool) -> Outcome:
-    """Return the outcome of an entry, after the entries before it in the cycle."""
+    """Return the outcome of an entry, given what earlier entries of the cycle preempt.
+
+    deferred: the workload waits until earlier preemptions have ended.
+    """
     if entry.mode == NO_FIT or (entry.targets and entry.workload.gated):
         return "no fit"
     if deferred or (entry.mode < FIT and not entry.targets):
@@ -482,7 +487,7 @@ def _winner(cohort: Cohort, remaining: Mapping[Cohort, Entry]) -> Entry | None:
 
 
 def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Workload]]) -> Queue | None:
-    """Return the queue with the largest share, from which `queue` preempts next."""
+    """Return the queue from which `queue` preempts next, by largest share per level."""
     if isinstance(cohort, Queue):
         return cohort if remaining.get(cohort) else None
     ways = list[tuple[tuple[int, float], bool, list[tuple[bool, bool, float, float, str]], Cohort]]()
@@ -505,7 +510,7 @@ def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) 
 
 
 def _by_rank(listed: list[Candidate], borrow: bool, keys: set[Key]) -> Iterator[tuple[Workload, str]]:
-    """Yield candidates in order, while their queues and cohorts still borrow."""
+    """Yield candidates in order, if all queues and cohorts above them still borrow."""
     for rank, one, common, reason in listed:
         below = one.queue.path[: one.queue.path.index(common)]
         if not (borrow and rank == 1 and reason == "reclamation") and all(

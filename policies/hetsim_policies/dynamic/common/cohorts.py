@@ -1,7 +1,7 @@
 """Quotas in a tree of cohorts: lent, borrowed and free amounts; dominant shares.
 
 A queue has quotas by flavor and resource.  It lends unused quota to its cohort, up to its lending limit, and borrows
-from the cohort, up to its borrowing limit; cohorts lend to and borrow from the cohorts above them likewise.
+from the cohort, up to its borrowing limit; in the same way, a cohort lends to the cohort above it, and borrows from it.
 Reference: Kueue (kubernetes-sigs/kueue), `pkg/cache/scheduler`; Ghodsi et al., Dominant Resource Fairness (2011).
 Cost: O(depth) for available amounts, and for a change of usage.
 """
@@ -22,7 +22,7 @@ class Quota(NamedTuple):
 
 
 class Cohort:
-    """A node of the tree (cohort or queue); call `settle` of the root when complete."""
+    """A cohort or queue in the tree; once the tree is complete, `settle` its root."""
 
     def __init__(
         self, name: str, parent: "Cohort | None" = None, quotas: Mapping[Key, Quota] | None = None, weight: float = 1.0
@@ -37,7 +37,7 @@ class Cohort:
             parent.children.append(self)
 
     def settle(self) -> None:
-        """Compute the amounts of this node and its subtree, and the parts never lent."""
+        """Compute the quotas of this subtree, and how much of each is never lent."""
         self.subtree = {key: quota.nominal for key, quota in self.quotas.items()}
         self._potential: dict[Key, int] = {}
         self._lendable: dict[str, int] = {}
@@ -56,7 +56,7 @@ class Cohort:
         return below.path[below.path.index(self) - 1]
 
     def unused(self, key: Key) -> int:
-        """Return the unused rest of the guaranteed amount."""
+        """Return the amount of guaranteed quota that is not in use."""
         return max(0, self.guaranteed.get(key, 0) - self.usage.get(key, 0))
 
     def available(self, key: Key, empty: bool = False) -> int:
@@ -92,7 +92,7 @@ class Cohort:
         return self.subtree.get(key, 0) < self.usage.get(key, 0) + more
 
     def lowest_fit(self, key: Key, amount: int) -> tuple[int, bool]:
-        """Return height of the smallest subtree with room, and True if it has a parent.
+        """Return the height of the lowest subtree with room, and True if it has a parent.
 
         Height 0: the queue need not borrow.
         """
@@ -103,7 +103,11 @@ class Cohort:
         return node.height, node.parent is not None
 
     def share(self) -> Share:
-        """Return the largest borrowed fraction of a cohort's resource, divided by weight."""
+        """Return the dominant share, as a sort key, and the borrowed (flavor, resource).
+
+        The share is the maximum over resources of 1000 × borrowed amount / amount that the parent cohort could lend,
+        divided by the weight.
+        """
         over = {key: used - self.subtree[key] for key, used in self.usage.items() if used > self.subtree.get(key, used)}
         if self.parent is None or not over:
             return (0, 0.0), ()
@@ -115,7 +119,7 @@ class Cohort:
         return ((1, ratio) if ratio and not self.weight else (0, ratio and ratio / self.weight)), tuple(over)
 
     def lendable(self) -> dict[str, int]:
-        """Amounts by resource that could be available in all flavors together."""
+        """Return by resource the amount in all flavors together if nothing is in use."""
         if not self._lendable:
             for key in self.root.subtree:
                 self._lendable[key[1]] = self._lendable.get(key[1], 0) + self.potential(key)

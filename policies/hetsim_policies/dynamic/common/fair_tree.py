@@ -67,7 +67,7 @@ class FairTree:
         return factors
 
     def _tree(self, usage: Mapping[Member, float]) -> tuple[dict[Member, list[Member]], dict[Member, float]]:
-        """Return children of each account, as (name, ""), and usage of each subtree."""
+        """Return the children of each account, and the usage of each subtree."""
         below: dict[Member, list[Member]] = {}
         used: dict[Member, float] = {}
         for leaf, amount in usage.items():
@@ -96,7 +96,7 @@ class FairTree:
     def _ranked(
         self, nodes: list[Member], below: Mapping[Member, list[Member]], used: Mapping[Member, float]
     ) -> list[list[Member]]:
-        """Return nodes by descending fair share, in groups of equal share and kind."""
+        """Return groups of equal fair share, highest first; users and accounts separate."""
         owed: dict[Member, float] = {}
         for siblings in below.values():
             mine = [node for node in siblings if node in nodes]
@@ -110,16 +110,12 @@ class FairTree:
         return list(grouped(((owed[node], bool(node[1])), node) for node in ranked).values())
 
 
-# GPU time received by users or accounts, halved every half-life, while their tasks run at constant rates.
-#
-# Brought up to date at `advance`: all amounts decay by what has passed since, and the time received since is added. An
-# owner's amount is computed when it is read, so that neither owners nor running tasks are visited: amounts are kept in
-# units that shrink as time decays, in which what is not used stays as it is.
-# Cost: O(1) an `advance`, a change of rate, and an amount that is asked for.
+# GPU time of users or accounts, halved every half-life, while tasks run at constant rates.  Amounts are stored in units
+# that shrink with time, and are computed when read, so that neither owners nor tasks are visited.  Cost: O(1) per call.
 
 
 class _Account:
-    """Usage of one owner: `amount` at time `reckoned`, then `rate` more per second."""
+    """Usage of an owner: `amount` at time `reckoned`, then `rate` millionths a second."""
 
     __slots__ = ("amount", "rate", "reckoned")
 
@@ -140,7 +136,6 @@ class DecayedUsage(Generic[Owner]):
         self._accounts: dict[Owner, _Account] = {}
 
     def open(self, owner: Owner) -> None:
-        """Add an owner."""
         self._accounts.setdefault(owner, _Account(self._clock))
 
     def advance(self, now: float) -> None:
@@ -165,7 +160,7 @@ class DecayedUsage(Generic[Owner]):
         return account.amount * self._unit
 
     def change_rate(self, owner: Owner, millionths: int, received: float = 0.0) -> None:
-        """Change an owner's rate since the last `advance`, and add `received` usage."""
+        """Add `millionths` of a device to an owner's rate, and `received` device-seconds."""
         account, clock = self._accounts[owner], self._clock
         if account.rate:  # `_amount`, inline
             account.amount += account.rate * 1e-6 * (clock - account.reckoned)

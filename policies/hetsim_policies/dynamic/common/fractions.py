@@ -95,13 +95,14 @@ def equal_share(offers: ModeOffers) -> np.ndarray:
 
 
 def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray:
-    """Return fractions that maximize the minimum progress / base, then higher levels.
+    """Return fractions of time with the highest minimum of progress / base over jobs.
 
-    In each program the jobs with a positive price cannot gain more: they are fixed, and the next program raises the
-    other jobs (water filling).  After `levels` programs a last one maximizes the sum of progress / base of the
-    remaining jobs.  A job with base 0 (none of its devices is up) is ignored.  If every job has one mode, sorts replace
-    the programs and fix all jobs that cannot gain at a level (a program may fix some of these only at the next level,
-    if prices are tied).  Cost: `levels` + 1 programs of jobs × modes columns at most; equal jobs count once.
+    A sequence of linear programs follows (water filling).  A job with a positive shadow price cannot gain more: it
+    keeps its ratio, and the next program raises the minimum of the other jobs.  After `levels` programs, the last one
+    maximizes the sum of progress / base of the remaining jobs.  A job with base 0 (none of its devices is up) is
+    ignored.  If every job has one mode, sorts replace the programs and keep the ratio of all jobs that cannot gain
+    (with tied prices a program may find some of these only at the next level).  Cost: `levels` + 1 programs of at most
+    jobs × modes columns; equal jobs count once.
     """
     if offers.partner is None and (np.diff(offers.job) > 0).all():
         return _fill_up(offers, base, levels)
@@ -160,7 +161,7 @@ def _fill_up(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
 
 
 def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Maximize the sum of values (by offer), with a minimum progress of each job.
+    """Maximize the sum of `value` × fraction; each job's progress is at least `least`.
 
     If the minimums are infeasible together, the sum of shortfalls (relative to each minimum) is minimized first.
     """
@@ -206,9 +207,10 @@ def min_worst_ratio(
     """Return fractions with the lowest maximum of (elapsed + left / progress) / alone.
 
     For each job, `elapsed` is the time since arrival, `left` the remaining fraction, and `alone` the time on an equal
-    share.  A ratio r requires progress of at least left / (r × alone - elapsed) for each job: a max-min program, whose
-    solution has a better ratio unless r is the minimum.  Reference: Crouzeix, Ferland, Schaible, An Algorithm for
-    Generalized Fractional Programs (1985), for this iteration; it begins with the ratio of the equal share.
+    share.  A ratio of at most r requires that each job progresses at least at the rate left / (r × alone - elapsed).
+    To maximize the minimum of progress / this rate gives a lower ratio, unless r is the minimum.  Reference: Crouzeix,
+    Ferland, Schaible, An Algorithm for Generalized Fractional Programs (1985), for this iteration, which begins with
+    the ratio of the equal share.
     """
     fraction = equal_share(offers)
     usable = offers.progress(fraction) > 0
@@ -224,9 +226,6 @@ def min_worst_ratio(
         base = np.where(usable, left / np.maximum(best * alone - elapsed, SLACK * left), 0.0)
         fraction = max_min(offers, base)
     return max_min(offers, base, levels) if levels > 1 else fraction
-
-
-# The programs -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -288,7 +287,11 @@ class _Groups:
         return csr_array((self.gain, (self.group, np.arange(len(self.group)))), (self.size, len(self.group)))
 
     def raise_min(self, floor: np.ndarray, fixed: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Maximize the level of all groups not fixed; return level, fractions and prices."""
+        """Maximize the minimum progress / base of the groups that are not `fixed`.
+
+        Groups in `fixed` keep at least the level `floor`.  Return the minimum, the fractions, and the shadow prices of
+        groups.
+        """
         matrix, limits = self.limits
         rises = csr_array(np.where(fixed, 0.0, 1.0)[:, None])
         rows = vstack([hstack([matrix, csr_array((len(limits), 1))]), hstack([-self.gains, rises])])
@@ -314,7 +317,6 @@ class _Groups:
 def _limits(
     job: np.ndarray, jobs: int, kind: np.ndarray, width: np.ndarray, capacity: np.ndarray
 ) -> tuple[csr_array, np.ndarray]:
-    """Return matrix and right side of the limits on jobs' time and types' devices."""
     columns = np.arange(len(job))
     time = csr_array((np.ones(len(job)), (job, columns)), (jobs, len(job)))
     room = csr_array((width, (kind, columns)), (len(capacity), len(job)))
@@ -326,7 +328,8 @@ def _solve(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the solution of minimum cost, and the shadow price of each limit.
 
-    The first columns are the fractions, which `bound` links; with `free_last` the last column may be negative.
+    The first columns are fractions of time; `bound` adds the constraints on pairs of jobs.  free_last: True if the last
+    column may be negative.
     """
     bounds: list[tuple[float | None, float | None]] = [(0.0, None)] * len(cost)
     if free_last:
@@ -351,19 +354,15 @@ def _solve(
     return solution.x[:count], (-solution.ineqlin.marginals / scale)[:rows]
 
 
-# Constraints that tie fractions of time in pairs: while job A shares devices with job B, B shares them with A.
+# Constraints on the fractions of paired jobs: while job A shares devices with job B, B shares them with A.
 #
-# In Gavel's program over pairs a fraction belongs to two jobs, and there is one for every two jobs that may share a
-# type of device.  The speed of a job in a pair depends only on the label of its partner (class, width, memory).  So
-# here a job has one fraction for each label that it may share devices with, and the sums must agree: the time that jobs
-# of label a share devices with jobs of label b equals the time that jobs of label b share them with jobs of label a.
-# Within one label, no job can be its own partner: its time there is at most that of all other jobs of the label. That
-# is the same program: times that agree can always be split into pairs of jobs (a transport problem; within a label a
-# symmetric one, which has a solution if no job has more than half of the sum).  It has jobs × labels columns instead of
-# jobs × jobs / 2. One constraint is not in Gavel's program: when an odd number of jobs of one label pair with each
-# other, one job is always left over, on whatever types, so their times in such pairs sum to at most their number less
-# one. Weakness, as in Gavel's program: the same holds for any odd number of jobs of different labels, but is not
-# enforced.
+# The speed of a job in a pair depends only on its partner's label (class, width, memory).  So a job has one fraction
+# per label of partners, not one per partner as in Gavel's program: jobs × labels columns instead of jobs × jobs / 2.
+# The time that jobs of label a share with label b must equal the time that b shares with a; within a label, the time of
+# a job is at most that of all others.  Such times can always be split into pairs of jobs (a transport problem; within a
+# label a symmetric one), so the optimum is the same.  One constraint is not in Gavel's program: if an odd number of
+# jobs pair within a label, one is always alone, so their times sum to at most their number - 1.  Weakness, as in
+# Gavel's program: the same holds for any odd number of jobs of different labels, but is not enforced.
 
 
 @dataclass(frozen=True)
@@ -379,7 +378,7 @@ class Ties:
     def add_to(
         self, cost: np.ndarray, matrix: csr_array, limits: np.ndarray
     ) -> tuple[np.ndarray, csr_array, np.ndarray, csr_array, np.ndarray]:
-        """Return the arguments of `linprog` for a program with these constraints added."""
+        """Return cost, rows and limits of a program with these constraints added."""
         between = len(cost) - self.fractions
         cost = np.concatenate([cost, np.zeros(self.sums)])
         matrix = hstack([csr_array(matrix), csr_array((len(limits), self.sums))])
@@ -394,9 +393,9 @@ class Ties:
 
 
 def ties(own: np.ndarray | None, partner: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:
-    """Return the constraints for columns with these labels, weighted by group size.
+    """Return constraints that link the fractions of paired jobs; None without pairs.
 
-    own: label of the job; partner: label of its partner, -1: the job runs alone.  None if no job runs in a pair.
+    By column: own (label of the job), partner (label of its partner, -1: it runs alone), group.  count: jobs by group.
     """
     if own is None or partner is None or not (partner >= 0).any():
         return None
@@ -426,11 +425,12 @@ def ties(own: np.ndarray | None, partner: np.ndarray | None, group: np.ndarray, 
 
 
 def _odd(number: np.ndarray, group: np.ndarray, count: np.ndarray, rings: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return odd-set constraints: index pairs (row, sum), and the limit of each row.
+    """Return constraints on pairs within a label that has an odd number of jobs.
 
-    A sum is the total fraction of time that the jobs of one label spend paired with each other.  With an odd number n
-    of jobs, one job is always unpaired, so the sum is at most n - 1.  If several sums are for the same jobs (under
-    different labels, such as one per device type), one row bounds the total of these sums.
+    The result is index pairs (row, sum), and the limit of each row.  A sum is the total fraction of time that the jobs
+    of one label spend paired with each other.  With an odd number n of jobs, one job is always unpaired, so the sum is
+    at most n - 1.  If several sums are for the same jobs (under different labels, such as one per device type), one row
+    bounds their total.
     """
     members: list[dict[int, None]] = [{} for _ in range(rings)]
     for ring, one in zip(number.tolist(), group.tolist(), strict=True):

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import refusal
-from hetsim.model.cluster import MILLI, WHOLE, Cluster, Device, DeviceType
+from hetsim.model.cluster import MILLI, WHOLE, Cluster, DeviceType
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 
 SLICES = 12  # lanes per GPU of a type on which fractions run
@@ -26,7 +28,7 @@ class DeviceLine:
     """Queue of one device or of a type's pool, and when its cores or GPUs are free.
 
     `ends` stores end times minus `shift`: when a task ends early or late, a change of `shift` moves all later tasks.
-    For a task on some of the queue's cores or GPUs, `shift` changes by their share of the difference.
+    If the task uses only a part of the queue's cores or GPUs, `shift` changes by this part of the difference.
     """
 
     __slots__ = ("number", "type", "device", "lanes", "most", "ends", "shift", "queue", "used", "up", "changed")
@@ -67,7 +69,7 @@ class DeviceLine:
             self.changed(self)
 
     def delay(self, need: int, seconds: float) -> None:
-        """Shift the queue's end times: a task takes longer or shorter than expected."""
+        """Move the queue's end times: a task on `need` lanes takes `seconds` longer."""
         if seconds:
             self.shift += seconds * min(1.0, need / len(self.ends))
             if self.changed is not None:
@@ -134,8 +136,6 @@ class AssigningScheduler(Scheduler):
         self._releases = -1
         self.waiting = 0
 
-    # Defined by a policy --------------------------------------------------------------------------------------
-
     def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
         """Create all lines (device queues), numbered from 0."""
         raise NotImplementedError
@@ -149,10 +149,8 @@ class AssigningScheduler(Scheduler):
         return 0
 
     def after_starts(self, lines: Sequence[DeviceLine], view: View) -> Iterator[Decision]:
-        """Yield decisions after all starts, for device queues that have changed."""
+        """Hook: yield further decisions after the starts of a round, for visited lines."""
         return iter(())
-
-    # Hooks ----------------------------------------------------------------------------------------------------
 
     def prepare(self, problem: PlanProblem) -> None:
         self.study(problem.tasks)
@@ -215,8 +213,6 @@ class AssigningScheduler(Scheduler):
             if not job.over:
                 self._unassign(job)
                 self._new.append(job.task)
-
-    # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.waiting:

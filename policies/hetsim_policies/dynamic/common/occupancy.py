@@ -9,10 +9,10 @@ from collections import Counter
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.timelines import Timeline
 
@@ -26,7 +26,7 @@ class HeldRun(NamedTuple):
 
 
 def amounts_of(placement: Placement) -> dict[int, int]:
-    """Amount that a launch occupies on each of its nodes (`timelines.amount_of`)."""
+    """Return by node the amount (see `timelines.amount_of`) that a launch occupies."""
     mode = placement.mode
     if mode.node_count > 1:
         return dict.fromkeys((device.node for device in placement.devices), 1)
@@ -45,17 +45,17 @@ class Occupancy:
 
     The data persist between rounds: starts are added, tasks that end when expected change nothing, and a node is
     recomputed only if a task ended at another time or overran.  If expected ends may change, or launches start without
-    notification (batches), all nodes are recomputed on every use.  Without fractions of accelerators the free capacity
-    of a node only grows from now on, so one time per mode is enough: when the node will have room for the mode
-    (`by_first_time`).
+    notification (batches), all nodes are recomputed on every use.  Running tasks can only end, so the free capacity of
+    a node grows over time (except with fractions of accelerators).  So for each mode and node one time is enough: when
+    the node first has room (`by_first_time`).
     """
 
     def __init__(self, view: View):
         self._view = view
         self.timelines: list[Timeline] = []
+        # Nodes on which tasks use fractions of accelerators: which accelerator a fraction is assumed to occupy depends
+        # on the order of starts, so even the end of a task may reduce the room for a mode.
         self.shared: dict[int, None] = {}
-        """Nodes with fractions: the devices that the fractions are assumed to occupy depend on their order, so that
-        even an end may reduce room."""
         self.ending = False  # True if something runs that should have ended by then
         self.runs: dict[int, HeldRun] = {}  # by row, in the order of the starts
         self._down: dict[Device, None] = {}
@@ -173,7 +173,7 @@ class Occupancy:
             self._hold(run, number, dict(run.nodes)[number])
 
     def by_first_time(self, mode: Mode) -> list[tuple[float, int]]:
-        """Times from which nodes have room for a mode next to running tasks, in order.
+        """Return (time, node) pairs, ascending: the node has room for a mode from then on.
 
         A time may be in the past; inf means never, -inf unknown (as for nodes with fractions).
         """

@@ -9,10 +9,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from hetsim.model.cluster import WHOLE, Device
+from hetsim.model.cluster import WHOLE
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.common import place_of
 
@@ -109,10 +110,10 @@ def _smaller(partner: Task, newcomer: Mode, view: View) -> Placement | None:
 
 
 def _in_another_mode(task: Task, view: View, suits: Callable[[Mode, Mode, float, float], bool]) -> Placement | None:
-    """Return a task's placement on its GPU in the fastest suitable mode, if any.
+    """Return a placement of a running task on its present devices in another mode.
 
-    suits: function of a mode, the present mode, the accelerator's bytes, and the host's free cores (thousandths)
-        without the task.
+    It is the fastest mode for which `suits` is True; None if there is none.  suits: function of a mode, the present
+    mode, the accelerator's bytes, and the host's free cores (thousandths) without the task.
     """
     launch = view.launch_of(task)
     movable = task.shape.preemptible and not task.reads and not task.writes and launch.stage == "compute"

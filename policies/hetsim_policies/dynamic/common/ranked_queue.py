@@ -1,8 +1,8 @@
 """Waiting tasks in the order of a score of their columns (features).
 
-The order is valid until `rescore`; new tasks are inserted.  Cost: O(1) per new or removed task, plus the insertion of a
-new task among the first tasks; a ranking takes some operations on columns (nanoseconds per task), and sorts only the
-first tasks.
+The order is valid until `rescore`; new tasks are inserted.  Cost: O(1) per new or removed task, and a binary search for
+a new task that ranks among the first.  A ranking computes all scores with NumPy (nanoseconds per task), and sorts only
+the first tasks.
 """
 
 from bisect import bisect_left, insort
@@ -20,7 +20,7 @@ Key = tuple[float, float, float, int, Task]  # (-tier, -score, arrival, row, tas
 class RankedQueue:
     """Tasks by tier, then score (both descending), then arrival.
 
-    columns_of: constants of a task; the first is its tier.  A score takes all columns, as floats or as arrays.
+    columns_of: function that returns constant numbers of a task, its tier first.  A score is a function of all columns.
     """
 
     def __init__(self, width: int, columns_of: Callable[[Task], Sequence[float]]):
@@ -43,7 +43,6 @@ class RankedQueue:
         self._new[task.index] = task, columns
 
     def remove(self, task: Task) -> bool:
-        """Remove a task; return False if it is not in the queue."""
         if (position := self._position.pop(task.index, None)) is None:
             return False
         self._new.pop(task.index, None)
@@ -68,7 +67,7 @@ class RankedQueue:
         self._keys.clear()
 
     def ranked(self, count: int) -> Iterator[Task]:
-        """Yield all tasks in the present order, of which the caller may use about `count`."""
+        """Yield all tasks in the present order; fast if only about `count` are used."""
         if len(self.tasks) == 1:
             yield self.tasks[0]
             return
@@ -81,12 +80,12 @@ class RankedQueue:
             yield from [key[-1] for key in self._first if key[3] not in rows]
 
     def first(self, count: int) -> Task:
-        """Return the first task; the caller may soon take about `count` tasks."""
+        """Return the first task, and sort about `count` tasks for later calls."""
         self._rank(1, count)
         return self._first[0][-1]
 
     def _rank(self, needed: int, count: int) -> None:
-        """Sort the first `needed` tasks, or `count` and some more if they are not sorted."""
+        """Ensure that the first `needed` tasks are sorted; if not, sort 2 × `count` tasks."""
         new, first = self._new, self._first
         if new and first:
             complete = len(first) + len(new) == len(self.tasks)

@@ -12,10 +12,10 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.occupancy import Occupancy
 from hetsim_policies.dynamic.common.timelines import LimitedPool, Timeline, amount_of
@@ -91,7 +91,7 @@ class FreeProfile:
         )
 
     def open_until(self, mode: Mode) -> float:
-        """Latest end of the mode's windows that are open now; -inf if no window is open."""
+        """Latest time until which some node has room for the mode from now on, or -inf."""
         if mode.span_any or mode.partition in self.pools:
             return math.inf
         if (ends := self._open.get(mode)) is None:
@@ -136,7 +136,7 @@ class FreeProfile:
         return chosen
 
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
-        """First time before `before` with room on one node, and the node (-1 if none)."""
+        """Return the earliest start before `before` on a node, and the node (-1: none)."""
         best, chosen = before, -1
         if self.pools and mode.partition in self.pools:
             pool = self.pools[mode.partition]
@@ -222,7 +222,7 @@ class FreeProfile:
         return None
 
     def _filling(self, mode: Mode, timelines: list[Timeline], start: float, duration: float) -> Reservation | None:
-        """Reserve the gang at `start` on nodes that stay free long enough, if possible."""
+        """Return a reservation at `start` that fills nodes in order, if there is room."""
         chosen, rest = [], amount_of(mode)
         for number, timeline in enumerate(timelines):
             if here := min(rest, timeline.max_amount(mode, start, start + duration)):
@@ -235,7 +235,7 @@ class FreeProfile:
     def _on_nodes(
         self, mode: Mode, timelines: list[Timeline], duration: float, now: float, before: float
     ) -> Reservation | None:
-        """Reserve a gang of equal parts, one per node, when enough nodes are free."""
+        """Return the earliest reservation of equal parts on several nodes before `before`."""
         assert mode.unit is not None
         begins = []
         for position, timeline in enumerate(timelines):
@@ -266,13 +266,13 @@ def _only_mode(shape: Shape) -> Mode | None:
 
 
 @lru_cache(4096)
-def _stages(mode: Mode, own: float, left: float) -> float:
-    """Estimated seconds without data transfers, on any device of the mode's type."""
-    return mode.stages(1, own, left).total
+def _stages(mode: Mode, compute: float, remaining: float) -> float:
+    """Estimated seconds of all stages of a task in a mode, without data transfers."""
+    return mode.stages(1, compute, remaining).total
 
 
 def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:
-    """Estimated seconds of all stages at a reservation's place, later on idle devices."""
+    """Estimated seconds of all stages at a reservation; if later, on idle devices."""
     mode, placement = reservation.mode, reservation.placement(task, view) if reservation.time <= view.now else None
     if placement is not None:
         return view.duration(task, placement)

@@ -1,11 +1,11 @@
 """Rounds that realize time fractions: the base of policies that compute fractions.
 
 Decides when, in which mode and where.  A subclass computes the fraction of time that each job should run in each of its
-modes.  At the beginning of each round the pairs of job and mode that lag most get the devices, and other running jobs
-are stopped with their work kept.  With rule `ratio` the most urgent pair has the largest time due / time received, as
-in Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI 2020);
-both times are summed over the job's life, so that no history is lost when fractions change.  With rule `deficit` it has
-the largest difference of the two times.
+modes.  At the beginning of each round the pairs of job and mode that are most behind their fractions get the devices;
+other running jobs are stopped, without loss of work.  With rule `ratio` the most urgent pair has the largest time due /
+time received, as in Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads
+(Gavel, OSDI 2020); both times are summed over the job's life, so that no history is lost when fractions change.  With
+rule `deficit` it has the largest difference of the two times.
 Bounds: for jobs of equal width on one type, with `deficit`, each of n jobs is at most 1 + ln n rounds behind its
 fractions at any time (Adler, Berenbrink, Friedetzky, Goldberg, Goldberg, Paterson, A Proportionate Fair Scheduling Rule
 with Good Worst-case Performance, SPAA 2003, show ln n up to a constant).  No such bound is known for gangs, for several
@@ -27,10 +27,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.cluster import WHOLE, Cluster, Device, Node
+from hetsim.model.cluster import WHOLE, Cluster, Node
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 from hetsim_policies.dynamic.common.fractions import ModeOffers
@@ -47,8 +48,6 @@ TURN = 0.5  # a job that has computed for less than this part of a round since i
 
 
 class RoundJob:
-    """The state of a job, with its modes by position."""
-
     __slots__ = (
         "task", "target", "due", "received", "mode", "way", "since", "attained", "share", "alone", "placement", "rows",
     )  # fmt: skip
@@ -73,7 +72,6 @@ class RoundJob:
         return self.task.allowed or range(len(self.task.modes))
 
     def seconds(self, position: int) -> float:
-        """Estimated seconds of the whole job in a mode."""
         return max(SHORTEST, self.task.estimate_at(position))
 
     def remaining(self, view: View) -> float:
@@ -120,8 +118,6 @@ class RoundScheduler(Scheduler):
     def job_of(self, task: Task) -> RoundJob:
         return RoundJob(task)
 
-    # Hooks ------------------------------------------------------------------------------------------------------
-
     def round_cost(self, problem: PlanProblem) -> float:
         return ROUND_COST
 
@@ -159,8 +155,6 @@ class RoundScheduler(Scheduler):
             yield from self._fill(view)
         yield Wait(until=self._next)
 
-    # Fractions --------------------------------------------------------------------------------------------------
-
     def _account(self, view: View) -> None:
         now, counted = view.now, self._counted
         seconds = now - counted
@@ -188,7 +182,7 @@ class RoundScheduler(Scheduler):
         self._stale = False
 
     def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
-        """Return the jobs' modes on devices that are up as offers, and their positions."""
+        """Return the jobs' modes on devices that are up as offers, and mode positions."""
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}
         capacity = self._capacity(cluster)
@@ -224,7 +218,7 @@ class RoundScheduler(Scheduler):
         }  # fmt: skip
 
     def _capacity(self, cluster: Cluster) -> np.ndarray:
-        """Number of devices (for CPUs: cores) by type that are up and no replica occupies."""
+        """Number of devices that are up and without replicas, by type (of CPUs: cores)."""
         capacity = np.zeros(len(self._kinds))
         for node in cluster.nodes:
             if node.cpu.index in self._down:
@@ -236,14 +230,12 @@ class RoundScheduler(Scheduler):
         return capacity
 
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
-        """Urgency of a job's mode: ratio or difference of time due and time received."""
+        """Return (ratio or difference of times due and received, time due) of mode `way`."""
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]
         if self.rule == "deficit":
             return due - received, due
         return (due / received if received > 0 else math.inf if due > 0 else 0.0), due
-
-    # Rounds -----------------------------------------------------------------------------------------------------
 
     def _change_hands(self, view: View) -> Iterator[Decision]:
         """Choose the jobs of this round, stop the others, and start the chosen ones."""
@@ -284,7 +276,10 @@ class RoundScheduler(Scheduler):
         return all(job.mode >= 0 and job.seconds(job.mode) <= min(map(job.seconds, job.positions())) for job in jobs)
 
     def _may_stop(self, job: RoundJob, view: View, part: float = 1.0) -> bool:
-        """Return True if the job computed long enough, on `part` of its devices, to stop."""
+        """Return True if the job has computed long enough since its start to be stopped.
+
+        part: 0.5 if it shares its devices, which halves the required time.
+        """
         task = job.task
         if not task.shape.preemptible or view.launch_of(task).stage != "compute":
             return False
@@ -349,7 +344,7 @@ class RoundScheduler(Scheduler):
 
 
 class RoundRoom:
-    """Devices of the next round, as if all jobs except the kept ones were stopped."""
+    """Free devices of the next round, if all jobs except those in `kept` are stopped."""
 
     def __init__(self, cluster: Cluster, down: Collection[int]):
         self.cluster = cluster
@@ -380,7 +375,10 @@ class RoundRoom:
                 self.expected[device.node] = self.expected.get(device.node, 0.0) + 1
 
     def place(self, mode: Mode) -> Placement | None:
-        """Return devices where fewest jobs move, or across nodes; None if too few remain."""
+        """Return devices on the node where the fewest jobs must move, or across nodes.
+
+        None if too few devices are free.
+        """
         best: tuple[tuple[float, int], list[Device]] | None = None
         nodes = self._with(mode) if mode.node_count == 1 else []
         free, expected, on_cpu, min_devices = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)

@@ -82,7 +82,6 @@ class Tiers:
         self._add(name, task.user, 1, gpus)
 
     def leave(self, task: Task) -> None:
-        """Record a task that has ended or was stopped."""
         if (entry := self._of.pop(task.index, None)) is not None:
             self._add(entry[0], entry[1], -1, -entry[2])
 

@@ -5,10 +5,9 @@ partner, at the speed measured for the two classes (`sharing: pairs` of the devi
 Gangs may share devices with gangs of equal width.  The program decides the fraction of time of each possibility: a pair
 occupies its devices once, and the fractions of a job sum to at most 1.  The time that a job has received is counted
 separately for running alone and next to each label of partners, as its speed depends on the partner.  In a round,
-combinations of job, mode and partner label are served in order of urgency.  If a combination has a partner label, the
-partner is the most urgent job of that label that in turn has this job's label as partner, and both jobs are placed
-together.  A job whose partner ends within a round continues alone; waiting jobs start within a round only on empty
-devices.
+combinations of job, mode and partner label are served in the order of urgency.  A job with a partner label is placed
+together with the most urgent job of that label that wants a partner of the first job's label.  A job whose partner ends
+within a round continues alone; waiting jobs start within a round only on empty devices.
 Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI
 2020), section 3.1.  Gavel's program has a column per pair of jobs; this one has fewer columns and the same optimum (see
 `ties`).
@@ -32,9 +31,9 @@ from pydantic import Field
 
 from hetsim.errors import refusal
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, PlanProblem, Stop, View
 from hetsim_policies.common import grouped
 from hetsim_policies.dynamic.common.fractions import ModeOffers
@@ -68,7 +67,6 @@ class PairedJob(RoundJob):
 
 
 def paired(job: RoundJob) -> PairedJob:
-    """Return a job as a PairedJob."""
     assert isinstance(job, PairedJob)
     return job
 
@@ -91,9 +89,9 @@ class SeatedJob(NamedTuple):
 def with_partner(
     one: SeatedJob, others: Sequence[SeatedJob], taken: Collection[int], stays: Collection[int]
 ) -> tuple[SeatedJob, ...]:
-    """Return a job and the first other job that may join it; empty if none may.
+    """Return the job `one` and the first of `others` that may join it; () if none may.
 
-    A pair can have at most one job that must stay where it runs.
+    taken: rows of jobs already chosen.  stays: rows of jobs that must stay where they run: at most one job of a pair.
     """
     for other in others:
         if other.row in taken or other.job is one.job:
@@ -118,7 +116,7 @@ class PairRoom(RoundRoom):
         self.beside: dict[int, PairedJob] = {}  # the partners on the same devices, of the jobs that start
 
     def stay(self, job: PairedJob, view: View) -> bool:
-        """Reserve a job's devices for it; return False if it runs with a partner or stops."""
+        """Reserve a job's devices and return True, or join its partner there (False)."""
         if self.keep(job):
             return True
         if job.partner is not None:
@@ -195,8 +193,6 @@ class SideBySideScheduler(RoundScheduler):
     def job_of(self, task: Task) -> RoundJob:
         return PairedJob(task, self.labels.of_task(task)) if self.pairs else RoundJob(task)
 
-    # Hooks ------------------------------------------------------------------------------------------------------
-
     def ready(self, task: Task) -> None:
         self._part(task)
         super().ready(task)
@@ -224,7 +220,7 @@ class SideBySideScheduler(RoundScheduler):
                 self._turn(job, job.mode, view)
 
     def _turn(self, job: PairedJob, way: int, view: View) -> None:
-        """Switch a running job to another mode or partner; account for its time so far."""
+        """Account for the job's time so far in its mode and pairing; set the next ones."""
         job.received[job.way] += view.now - max(self._counted, job.since)
         job.way, job.since = way, view.now
 
@@ -232,8 +228,6 @@ class SideBySideScheduler(RoundScheduler):
         for job, partner in ((one, other), (other, one)):
             job.partner = partner
             self._turn(job, job.way_of(job.mode, partner.labels[partner.mode]), view)
-
-    # Fractions --------------------------------------------------------------------------------------------------
 
     def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
         offers, ways = super().offers(jobs, cluster)
@@ -257,8 +251,6 @@ class SideBySideScheduler(RoundScheduler):
             capacity=offers.capacity,
             weight=offers.weight, own=np.array(labels, dtype=int)[source], partner=mates,
         ), ways  # fmt: skip
-
-    # Rounds -----------------------------------------------------------------------------------------------------
 
     def _content(self) -> bool:
         return super()._content() and not any(isinstance(job, PairedJob) and job.partner for job in self.jobs.values())
@@ -297,7 +289,10 @@ class SideBySideScheduler(RoundScheduler):
         self._settle_parted(view)
 
     def _choose_ways(self, free: dict[str, float], stays: dict[int, PairedJob]) -> list[tuple[SeatedJob, ...]]:
-        """Choose the jobs of a round, alone or in pairs, by urgency; each job once."""
+        """Choose the jobs of a round, alone or in pairs, by urgency; each job once.
+
+        free: devices by type; stays: jobs that must stay where they run, by row.
+        """
         wanted = [
             (self.urgency(job, way), SeatedJob(job, job.ways[way][0]), job.ways[way][1])
             for job in map(paired, self.jobs.values())
@@ -350,12 +345,9 @@ def first_apart(mode: Mode, view: View) -> Placement | None:
     return None
 
 
-# Labels of jobs that share devices, and speeds of two labels next to each other.
-#
-# A mode that may share has whole accelerators that take two launches at once by time slices (`streams: 2`) and on which
-# pairs of classes were measured (`sharing: pairs`).  The label is all that matters to a partner: class, type of device
-# and number of devices, memory claimed there, and the nodes allowed.  Gangs pair with gangs of the same width, on the
-# same devices, which is all that Gavel's pairs are.
+# Labels of jobs that share devices, and speeds of two labels next to each other.  A mode can share if it has whole
+# accelerators with time slices (`streams: 2`) and measured pairs of classes (`sharing: pairs`).  The label is all that
+# matters to a partner: class, type and number of devices, memory, allowed nodes.  Gangs pair with gangs of equal width.
 
 
 def takes_pairs(kind: DeviceType) -> bool:
@@ -405,7 +397,7 @@ class Labels:
                 yield other, pair[0]
 
     def speeds(self, one: int, other: int) -> tuple[float, float] | None:
-        """Relative speeds of two labels on shared devices; None if sharing gains nothing."""
+        """Return both labels' speeds on shared devices (1: alone); None: not worth a pair."""
         if (one, other) not in self._speeds:
             self._speeds[one, other] = self._measured(one, other)
         return self._speeds[one, other]

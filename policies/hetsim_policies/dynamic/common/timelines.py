@@ -9,9 +9,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from hetsim.model.cluster import WHOLE, Device, Node, Partition
+from hetsim.model.cluster import WHOLE, Node, Partition
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import host_part
-from hetsim.model.tasks import Mode
 
 
 def amount_of(mode: Mode) -> int:
@@ -22,7 +23,10 @@ def amount_of(mode: Mode) -> int:
 
 
 def occupied(mode: Mode, amount: int) -> tuple[int, int, int]:
-    """Accelerators, cores (thousandths) and memory that part of a launch occupies."""
+    """Accelerators, cores (thousandths) and bytes that part of a launch occupies.
+
+    amount: size of the part, as in `amount_of`.
+    """
     if (part := mode.unit) is None:
         return amount, *host_part(mode, amount)
     if mode.node_count > 1:
@@ -60,10 +64,10 @@ class Fields:
         self.alone: dict[Mode, None] = {}  # Queried modes of which two launches never fit at once
 
     def need(self, mode: Mode) -> tuple[int, int] | None:
-        """Return the packed demand of a launch on this node alone, and its `mask`.
+        """Return the packed demand of a launch on this node, and a mask to test for room.
 
-        With mask 0 the launch fits if at least this amount is free.  Return None if the launch never fits, or if it
-        needs fractions of accelerators.
+        The launch fits if free ≥ demand and, unless mask is 0, (free - demand) & mask == mask.  Return None if it never
+        fits, or if it needs fractions of accelerators.
         """
         if (need := self.needs.get(mode)) is None and mode not in self.needs:
             plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole_devices)
@@ -76,20 +80,19 @@ class Fields:
         return need
 
     def allows(self, mode: Mode) -> bool:
-        """Return True if tasks may run on this node in this mode."""
         if self.dead or not mode.allows(self.node.index):
             return False
         return mode.type.name in self.offsets if mode.gpus else self.node.cpu.type is mode.type
 
     def mask(self, mode: Mode) -> int:
-        """Return the bits that stay set after subtracting a demand that fits."""
+        """Return the bits that must be set after subtracting a demand; otherwise no room."""
         return SPARE | SPARE << WIDTH | (SPARE << self.offsets[mode.type.name] if mode.gpus else 0)
 
     def pack(self, mode: Mode, gpus: int, cores: int, memory: int) -> int:
         return cores + (memory << WIDTH) + (gpus << self.offsets[mode.type.name] if gpus else 0)
 
     def demand(self, mode: Mode, count: int) -> int:
-        """Return the packed demand of an amount (`amount_of`) of a launch."""
+        """Return the packed demand of `count` units (see `amount_of`) of a launch."""
         if (packed := self.packed.get((mode, count))) is None:
             gpus, cores, memory = occupied(mode, count)
             if self.one_field and (cores or memory):
@@ -120,7 +123,6 @@ class Timeline:
         return cls(fields, [now], [fields.spare + fields.free])
 
     def copy(self, now: float) -> "Timeline":
-        """Return a copy without past spans."""
         past = max(0, bisect_right(self.times, now) - 1)
         copy = Timeline(self.fields, self.times[past:], self.free[past:])
         if self.shares:
@@ -134,7 +136,6 @@ class Timeline:
             self._amounts.clear()
 
     def occupy(self, start: float, end: float, mode: Mode, count: int) -> None:
-        """Occupy resources for an amount `count` of a launch from `start` to `end`."""
         if self.known_windows or self._amounts:
             self.known_windows.clear()
             self._amounts.clear()
@@ -171,7 +172,7 @@ class Timeline:
                 shares.append((WHOLE if fullest is None else fullest) - mode.share)
 
     def max_amount(self, mode: Mode, start: float, end: float) -> int:
-        """Number of gang members that fit here during the whole interval."""
+        """Number of units (see `amount_of`) that fit here during the whole interval."""
         amounts, times = self.amounts(mode), self.times
         position = max(0, bisect_right(times, start) - 1)
         count = amounts[position]
@@ -182,7 +183,7 @@ class Timeline:
         return count
 
     def amounts(self, mode: Mode) -> list[int]:
-        """Number of gang members that fit here, by span."""
+        """Number of units (see `amount_of`) that fit here, by span."""
         if (amounts := self._amounts.get(mode)) is None:
             allowed = self.fields.allows(mode)
             amounts = [self._amount(mode, span) if allowed else 0 for span in range(len(self.times))]
@@ -275,7 +276,7 @@ class Timeline:
         return math.inf if first < 0 else first, math.inf
 
     def open_until(self, mode: Mode, now: float) -> float:
-        """End of the mode's window that is open now; -inf if none is open."""
+        """End of the interval from now on in which the mode has room; -inf if it has none."""
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
             return next((end for begin, end in self.windows(mode) if begin <= now < end), -math.inf)

@@ -1,4 +1,4 @@
-"""A queue served at both ends, by stealing workers or by two device types."""
+"""A queue that is served from both ends: by owner and thieves, or by two types."""
 
 from heapq import heappop, heappush
 
@@ -17,13 +17,12 @@ class TwoEnded:
         self._heaps: tuple[list[tuple[Key, int, Task]], ...] = ([], [])
 
     def push(self, task: Task, *keys: Key) -> None:
-        """Add a task; at each end the lowest key is first."""
         task.ticket += 1
         for heap, key in zip(self._heaps, keys, strict=True):
             heappush(heap, (key, task.ticket, task))
 
     def head(self, end: int) -> tuple[Key, int, Task] | None:
-        """Return key, ticket and task of the first entry at one end; None if it is empty."""
+        """Return the first valid entry (key, ticket, task) at one end, or None."""
         heap = self._heaps[end]
         while heap:
             _, ticket, task = heap[0]

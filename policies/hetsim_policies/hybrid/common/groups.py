@@ -11,10 +11,11 @@ from typing import Any, Literal
 import numpy as np
 
 from hetsim.errors import refusal
-from hetsim.model.cluster import Cluster, Device, DeviceType, Node
+from hetsim.model.cluster import Cluster, DeviceType, Node
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import can_host
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import Scheduler
 from hetsim_policies.hybrid.common.part_view import PartView
 
@@ -49,14 +50,14 @@ class TaskKind:
             self.total[position] += task.estimate_at(position)
 
     def wait(self, task: Task, sign: int) -> None:
-        """Record that a task waits (1), or no longer waits (-1)."""
+        """Record that a task waits (sign 1), or no longer waits (sign -1)."""
         self.waiting += sign
         for position in self.positions:
             seconds = task.estimate_at(position) * (1.0 - task.done)
             self.queued[position] = self.queued[position] + sign * seconds if self.waiting else 0.0
 
     def expected(self, position: int, coming: float) -> float:
-        """Seconds of work in a mode: the kind's waiting tasks, and `coming` new ones."""
+        """Seconds of the kind's work in a mode: waiting tasks, and `coming` mean ones."""
         return max(0.0, self.queued[position]) + coming * self.total[position] / max(1, self.seen)
 
 
@@ -114,14 +115,12 @@ class DeviceGroup:
                     self.lanes[device.type] += lanes_of(device, node)
 
     def hosts(self, kind: TaskKind) -> tuple[int, ...]:
-        """Return the positions of modes in which a kind could run in the empty group."""
         if (positions := kind.home.get(self.number)) is None:
             positions = tuple(p for p in kind.positions if self.can_host(kind.modes[p]))
             kind.home[self.number] = positions
         return positions
 
     def can_host(self, mode: Mode) -> bool:
-        """Return True if a mode could run in the empty group."""
         if mode.type not in self.lanes:
             return False
         if mode.span_any and mode.gpus and mode.unit is None:
@@ -134,10 +133,7 @@ class DeviceGroup:
         return len(fitting) >= mode.node_count
 
     def best(self, task: Task, kind: TaskKind) -> int:
-        """Return the mode in which a task takes the least time in this group."""
         return min(self.hosts(kind), key=lambda position: (task.remaining_in(task.modes[position]), position))
-
-    # Waiting and running tasks --------------------------------------------------------------------------------
 
     def enqueue(self, entry: GroupedTask) -> None:
         task, kind = entry.task, entry.kind
@@ -175,7 +171,7 @@ class DeviceGroup:
     def wait_for(self, kind: DeviceType, width: float, now: float, less: float = 0.0) -> float:
         """Seconds until a new task starts on a type in this group.
 
-        less: device-seconds by which the backlog is assumed to be smaller.
+        less: device-seconds to subtract from the backlog (work that would move away).
         """
         if not (lanes := self.lanes.get(kind, 0)):
             return float("inf")
@@ -238,17 +234,13 @@ def _span(nodes: list[Node]) -> str:
     return nodes[0].name if len(nodes) == 1 else f"{nodes[0].name}..{nodes[-1].name}"
 
 
-# The share of each class on each device type, and the order of its turns.
+# The share of each class on each device type, and the order in which groups get tasks.
 #
-# A class's tasks are taken together: what counts is their number, their time on each type and the device-seconds that
-# they need there.  `by_program` splits classes freely: the linear program of `unrelated` on work that can be divided
-# gives the least T in which all is done.  `by_guess` puts whole parts of classes on cores or accelerators with
-# `dual_approximation`.  Where all is done within FILL of an epoch there is no haste: then every class is where it takes
-# least time, as far as the devices are not filled further.
-#
-# `Turns` hands the tasks of a class to groups in these shares.  Reference: Tijdeman, The Chairman Assignment Problem
-# (Discrete Mathematics 32, 1980): after every n tasks a group has less than one task more or less than its share of n.
-# Cost: one or two linear programs of classes × types variables; a turn O(log groups).
+# `by_program` divides classes freely (the linear program of `unrelated`); `by_guess` assigns parts of classes with
+# `dual_approximation`.  If all work can end within FILL of an epoch, each class runs where it takes the least time, as
+# far as the devices allow.  `Turns`: Tijdeman, The Chairman Assignment Problem (Discrete Mathematics 32, 1980): after n
+# tasks, the number of a group differs by less than 1 from its share.
+# Cost: one or two linear programs of classes × types variables; O(log groups) per turn.
 
 
 Planner = Literal["lp", "dual_approximation"]
@@ -263,8 +255,8 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
 
     work: device-seconds of all tasks of a class on a type, inf if they cannot run there; lanes: number of devices of
         each type.
-    fill: loads below this fraction of an epoch need not be balanced; 0: minimize the end of all work; inf: each class
-        runs where it takes the shortest time.
+    fill: if all work can end within this fraction of an epoch, the total work is minimized instead of its end; 0:
+        always minimize the end; inf: each class runs where it takes the shortest time.
     """
     possible = np.where(lanes > 0, work, np.inf)
     share = np.zeros(work.shape)
@@ -275,7 +267,10 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
 
 
 def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
-    """Solve two linear programs: minimum end of all work, then minimum work by then."""
+    """Split classes so that all work ends first; of such splits, choose minimum work.
+
+    unhurried: the work need not end before this time.  Two linear programs are solved.
+    """
     from hetsim_policies.static.common.unrelated import split
 
     share = split(work, [int(count) for count in lanes], divisible=True).share
@@ -284,7 +279,10 @@ def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndar
 
 
 def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.ndarray) -> np.ndarray:
-    """Return the split of minimum work with no device above `limit`, else `otherwise`."""
+    """Return the split of minimum work with no type of device busy after `limit`.
+
+    otherwise: result if there is no such split.
+    """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
 
@@ -309,7 +307,7 @@ def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.nd
 def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
     """Split classes over two types by dual approximation, each class as PARTS tasks.
 
-    Each type counts as one machine.  Guesses of the end are at least `unhurried`: the second type gets tasks by speedup
+    Each type counts as one machine.  If all work can end before `unhurried`, the second type gets parts by speedup,
     while this shortens their time (`two_sides.fill`).
     """
     from hetsim_policies.static.dual_approximation import solve
@@ -346,10 +344,11 @@ def apportion(count: int, share: Sequence[float]) -> list[int]:
 
 
 class Turns:
-    """Assigns tasks to groups in given shares, at every moment (Tijdeman 1980).
+    """Assigns tasks to groups so that counts follow given shares (Tijdeman 1980).
 
-    A group may get a task if it is less than one task ahead of its share.  Of these groups, the group whose next task
-    is due first gets the task; at ties, the group with the next number from `first` on.
+    A group may get the next task if it would then have less than one task more than its share.  Of these groups, the
+    one that would otherwise fall below its share first gets the task; at ties, the group with the next number from
+    `first` on.
     """
 
     def __init__(self, share: dict[int, float], first: int = 0):

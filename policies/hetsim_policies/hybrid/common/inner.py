@@ -3,7 +3,7 @@
 import numpy as np
 
 from hetsim.errors import ScenarioError, UsageError, refusal
-from hetsim.model.tasks import Shape
+from hetsim.model.mode import Shape
 from hetsim.policy import Backfilling, ListScheduler, PlannedScheduler, PlanProblem, Scheduler
 from hetsim.policy.remaining import in_mid_run, rows_of
 from hetsim_policies.dynamic.common.lines import AssigningScheduler
@@ -14,8 +14,9 @@ ALONE = ("Defragment", "Gandiva", "PowerDown", "SharingByTable")  # list schedul
 def check_nested(inner: Scheduler, outer: str, key: str, lines: bool) -> None:
     """Raise ScenarioError for a scheduler that cannot run inside another one.
 
-    The inner scheduler must be a list scheduler that only uses what fits now or, if `lines` is True, a scheduler that
-    chooses a device queue for each task.
+    The inner scheduler must be a list scheduler, but not one that backfills or needs the whole cluster; or, if `lines`
+    is True, one that chooses a device queue for each task.  outer, key: the outer scheduler and its key, for the
+    message.
     """
     listing = isinstance(inner, ListScheduler) and not isinstance(inner, Backfilling)
     if (listing and type(inner).__name__ not in ALONE) or (lines and isinstance(inner, AssigningScheduler)):
@@ -28,7 +29,8 @@ def check_nested(inner: Scheduler, outer: str, key: str, lines: bool) -> None:
 def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight: bool = False) -> dict[Shape, bool]:
     """Return for each shape True if the planner (None: default) can plan its tasks.
 
-    Raise ScenarioError if a named planner refuses all of them, or needs information that is missing in mid-run.
+    Each shape is tried with one task; without `foresight` as if in mid-run.  Raise ScenarioError if a given planner
+    refuses every shape.
     """
     tasks = problem.tasks
     refused: ScenarioError | None = None
@@ -54,7 +56,6 @@ def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight:
 
 
 def default_planner(problem: PlanProblem) -> PlannedScheduler:
-    """Return `dual_approximation` if it applies, `peft` for task graphs, else `heft`."""
     tasks, cluster = problem.tasks, problem.cluster
     kinds = [kind.kind == "cpu" for kind in cluster.types.values() if cluster.count(kind.name)]
     two = kinds.count(True) <= 1 and kinds.count(False) <= 1

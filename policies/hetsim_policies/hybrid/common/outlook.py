@@ -1,7 +1,8 @@
-"""The outcome of a fork as one number: a mean over tasks unfinished when it began.
+"""The outcome of a fork of a run, as one number: the mean of an objective.
 
-Tasks that have not ended at the end of the fork count as if they then continued, or began, in their fastest mode; their
-energy and cost are counted in the mode in which they run, or else in their cheapest mode.
+The mean is over the tasks that were unfinished at the start of the fork.  A task that is still unfinished at its end
+counts as if it then continued, or started, in its fastest mode.  Its energy and cost are those of the mode in which it
+runs; if it has not started, those of its cheapest mode.
 """
 
 import math
@@ -11,8 +12,9 @@ from typing import Literal
 import numpy as np
 
 from hetsim.errors import refusal
+from hetsim.model.mode import Mode
 from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.policy import PlanProblem
 
 Objective = Literal["response", "slowdown", "deadline_misses", "energy", "cost"]
@@ -64,7 +66,6 @@ def mean_of(record: Record, objective: Objective, now: float) -> float:
         return _misses(record, rows, finish)
 
     def rate(mode: Mode) -> float:
-        """Watts above idle, or price per second, of a mode's devices."""
         power = mode.type.power
         each = power.busy - power.idle if objective == "energy" else record.input.cluster.price_of(mode.type.name)
         return mode.width * each
@@ -99,7 +100,10 @@ def _misses(record: Record, rows: np.ndarray, finish: np.ndarray) -> float:
 
 
 def _taken(record: Record, rows: np.ndarray, rate: Callable[[Mode], float]) -> float:
-    """Rate × estimated seconds of each task, in its last mode or else its cheapest."""
+    """Return the mean of rate × estimated seconds over tasks, each in its last mode.
+
+    A task that has not started counts in its cheapest mode.
+    """
     tasks = record.input.tasks
     values = _in_cheapest_mode(tasks, rows, rate)
     for place, row in enumerate(rows.tolist()):

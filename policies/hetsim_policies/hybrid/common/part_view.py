@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, Device, DeviceType
+from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import PlacementRule, View
 from hetsim.policy.contract import NEVER, Preference
 
@@ -24,8 +25,8 @@ class PartView:
     """A view limited to a part of the cluster.
 
     nodes: bitmask of the part's nodes, None for all; types: its device types.
-    waiting_tasks, running_tasks: the tasks of the part by row, maintained by its owner; None: all waiting or running
-        tasks.
+    waiting_tasks, running_tasks: the tasks of the part by row, kept up to date by the caller; None: all waiting or
+        running tasks.
     """
 
     def __init__(
@@ -55,7 +56,6 @@ class PartView:
         return NodesOfPart(self)
 
     def has(self, mode: Mode) -> bool:
-        """Return True if a device of the mode's type is in the part."""
         return mode.type in self._types
 
     def holds_node(self, node: int) -> bool:
@@ -63,8 +63,6 @@ class PartView:
 
     def contains(self, placement: Placement) -> bool:
         return self.has(placement.mode) and all(self.holds_node(device.node) for device in placement.devices)
-
-    # Where does it fit? -------------------------------------------------------------------------------------
 
     def first(
         self,
@@ -133,8 +131,6 @@ class PartView:
         nodes = [one.index for one in self._view.cluster.nodes] if node is None else [node]
         return sum(self._view.free(name, one) for one in nodes if self.holds_node(one) for name in names)
 
-    # Tasks --------------------------------------------------------------------------------------------------
-
     def running(
         self, by: Literal["finish", "start"] = "finish", device: Device | None = None, own: bool = False
     ) -> list[Task]:
@@ -155,7 +151,7 @@ class PartView:
 
 
 class NodesOfPart:
-    """Columns of all nodes, with candidates only from the part."""
+    """The columns of all nodes, but only nodes of the part are candidates."""
 
     def __init__(self, part: PartView):
         self._part = part
@@ -191,7 +187,9 @@ class PartOfCluster(Cluster):
         self.nodes = []
         for node in whole.nodes:
             accelerators = tuple(filter(here, node.accelerators))
-            cpu = node.cpu if here(node.cpu) else replace(node.cpu, type=HIDDEN)
+            cpu = node.cpu
+            if not here(cpu):
+                cpu = Device(cpu.index, cpu.name, HIDDEN, node=cpu.node, local=cpu.local, rack=cpu.rack)
             cpus = node.cpus if here(node.cpu) or accelerators else 0
             self.nodes.append(replace(node, cpus=cpus, cpu=cpu, accelerators=accelerators))
         self.devices = [device for device in whole.devices if here(device)]

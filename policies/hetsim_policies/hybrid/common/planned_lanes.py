@@ -1,7 +1,7 @@
 """Lanes, their steps and expected ends: the data of `plan_and_repair`.
 
-A *lane* is a core or an accelerator, with its unstarted steps of the plan in order.  In the order of the whole plan,
-every step follows the steps for which it waits.
+A *lane* is a core or an accelerator, with its unstarted steps of the plan in order.  The steps of all lanes together
+are in an order in which each step is after the steps for which it waits.
 """
 
 import heapq
@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from hetsim.model.cluster import MILLI, Device, DeviceType, Node
+from hetsim.model.cluster import MILLI, DeviceType, Node
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, can_host, lane_names
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import PlanProblem, Start, View
 
 ENOUGH = 3  # minimum number of equally late tasks for a mean of their ratios
@@ -41,7 +42,6 @@ class PlannedLane:
         return next(iter(self.queue.values()), None)
 
     def placed(self, mode: Mode) -> Placement | None:
-        """Return a mode's placement on this core or GPU; None if the mode cannot run here."""
         if mode.type is not self.device.type or not can_host(self.node, mode):
             return None
         if not mode.on_cpu:
@@ -55,9 +55,9 @@ class PlannedLane:
 
 @dataclass(eq=False, slots=True, repr=False)
 class PlannedJob:
-    """A step of the plan: a task, its placement, cores or GPUs, and expected seconds.
+    """A step of the plan: one task on one placement, with its expected seconds.
 
-    `task` is None until it waits.
+    row: number of the task.  task: None until the task has arrived and is ready.
     """
 
     row: int
@@ -72,7 +72,6 @@ class PlannedJob:
 
     @property
     def alone(self) -> bool:
-        """Return True if the step uses a single core or GPU."""
         return len(self.lanes) == 1
 
     def __repr__(self) -> str:
@@ -96,7 +95,7 @@ class LaneForecast:
 
 
 class Experience:
-    """Ratios of times to estimates of ended tasks, to predict late ones."""
+    """Ratios of actual to estimated time of ended tasks, to predict late tasks."""
 
     def __init__(self) -> None:
         self._ratios: list[float] = []
@@ -108,9 +107,10 @@ class Experience:
             self._sums = None
 
     def ratio(self, least: float) -> float:
-        """Expected ratio of a task that has reached `least` times its estimate.
+        """Expected ratio of a task whose time has reached `least` times its estimate.
 
-        It is 1 for a task that is not late; if fewer than ENOUGH tasks were as late, the present excess is doubled.
+        If the task is late, it is the mean over ended tasks with a larger ratio; if fewer than ENOUGH tasks had one,
+        `least` plus the present excess.  If the task is not late, it is 1.
         """
         if least < 1 + LATE:
             return least if least > 1.0 else 1.0
@@ -124,7 +124,7 @@ class Experience:
 class Board:
     """The remaining plan by lane (core or GPU): the base of `plan_and_repair`.
 
-    Results are cached by lane until the lane changes, so the cost of an event hardly grows with the number of lanes.
+    Results of a lane are cached until this lane changes, so the cost of an event hardly grows with the number of lanes.
     Cost: O(lanes of a step) to add, start and remove it; a forecast is one pass over the steps and their predecessors.
     """
 
@@ -157,8 +157,6 @@ class Board:
         self._due: list[tuple[float, int, float]] = []
         self._overdue: dict[int, None] = {}  # rows that may be late
         self._hopeless: dict[DeviceType, list[tuple[float, int, int, float]]] = {}
-        """Tasks that end too soon for a restart unless they become late, by type: a heap of (expected end, row, step
-        number, seconds on the type)."""
         self._refused: dict[int, int] = {}  # for lanes whose head step had no room: the node
         self._released: dict[int, None] | None = {}  # nodes with releases since the last check; None: perhaps all
         self._releases = 0
@@ -172,13 +170,11 @@ class Board:
         return lane.number not in self._down
 
     def devices_changed(self) -> None:
-        """Record that a device has failed or was repaired."""
         self._down = {lane.number: lane for lane in self.lanes.values() if not self._is_up(lane.device)}
         self.due.update((lane.number, lane) for lane in self.lanes.values())
         self._idle = self._made = self._released = None
 
     def idle(self) -> list[PlannedLane]:
-        """Return the cores and GPUs that are up and on which no step of the plan runs."""
         if self._idle is None:
             down = self._down
             self._idle = [lane for lane in self.lanes.values() if not lane.running and lane.number not in down]
@@ -191,8 +187,6 @@ class Board:
             self._able[mode] = lanes
         return lanes
 
-    # Changes --------------------------------------------------------------------------------------------------
-
     def _touch(self, lane: PlannedLane) -> None:
         self.due[lane.number] = lane
         self._touched[lane.number] = lane
@@ -201,7 +195,6 @@ class Board:
             movable.changed[lane.number] = lane
 
     def put(self, job: PlannedJob) -> None:
-        """Add a step at the end of the queues of its cores or GPUs."""
         self.changes += 1
         self._joint |= not job.alone
         self.pending[job.row] = job
@@ -219,7 +212,6 @@ class Board:
             self.loaded.pop(lane.number, None)
 
     def put_first(self, job: PlannedJob) -> None:
-        """Add a step at the front of the queues of its cores or GPUs."""
         self.put(job)
         self.pending = {job.row: job, **self.pending}
         for lane in job.lanes:
@@ -243,7 +235,6 @@ class Board:
             self._touch(lane)
 
     def clear(self) -> None:
-        """Remove all steps that have not started."""
         self.changes += 1
         self.pending = {}
         self.loaded = {}
@@ -322,12 +313,9 @@ class Board:
         self.due = again
 
     def _freed(self, view: View) -> dict[int, None] | None:
-        """Return nodes with newly free resources; None if these are unknown."""
         freed = self._released if view.changes.releases == self._releases else None
         self._released, self._releases = {}, view.changes.releases
         return freed
-
-    # Questions ------------------------------------------------------------------------------------------------
 
     @staticmethod
     def fits(task: Task, placement: Placement, view: View) -> bool:
@@ -336,7 +324,10 @@ class Board:
     def at(
         self, task: Task, lane: PlannedLane, view: View, seconds: Callable[[Task, Placement, View], float]
     ) -> PlannedJob | None:
-        """Return a step with the task's fastest mode on this lane; None if no mode fits."""
+        """Return a step with the task's fastest mode that fits on this lane now, or None.
+
+        seconds: function that returns the time of a task at a placement.
+        """
         best: PlannedJob | None = None
         for position, mode in enumerate(task.modes):
             placement = lane.placed(mode)
@@ -408,7 +399,7 @@ class Board:
         return made
 
     def separable(self, view: View) -> bool:
-        """Return True if devices are independent and running tasks end as expected."""
+        """Return True if steps use single devices and tasks end when expected."""
         return not self._joint and view.changes.steady
 
     def _forecast_lane(self, lane: PlannedLane, made: LaneForecast, view: View) -> None:
@@ -454,7 +445,6 @@ class Board:
         return made
 
     def late(self, now: float) -> bool:
-        """Return True if a running step should have ended."""
         return any(now - since >= job.seconds * (1 - LATE) for job, since in self._perhaps_late(now))
 
     def _perhaps_late(self, now: float) -> list[tuple[PlannedJob, float]]:
@@ -466,7 +456,7 @@ class Board:
         return [self.running[row] for row in self._overdue]
 
     def next_look(self, now: float) -> float:
-        """Return when to check again: when a task is due, or is late by half its time."""
+        """Return when to check again: when a task is due, or its delay has grown by half."""
         looks: Iterable[float] = (
             since + job.seconds
             if now - since < job.seconds * (1 - LATE)
@@ -485,8 +475,8 @@ class Board:
     def restartable(self, kind: DeviceType, view: View, rounding: float) -> list[tuple[float, PlannedJob]]:
         """Return the running tasks that might end sooner on this type, and their ends.
 
-        A restart takes at least the task's compute time on the type, so only tasks with more time left are returned.
-        The other tasks are not checked again until they are late.
+        A restart takes at least the task's compute time on the type, so only tasks with more time left (by the relative
+        `rounding`) are returned.  The other tasks are not checked again until they are late.
         """
         now, jobs = view.now, []
         there, away = self.faster.get(kind, {}), self._hopeless.setdefault(kind, [])
@@ -520,9 +510,9 @@ class Board:
 class Movable:
     """Waiting steps that could end sooner on an idle core or GPU of a type.
 
-    The set is valid only in a steady run, where the end of a step on the idle lane grows with time, while its end on
-    its own lane is constant until that lane changes.  So a step that was removed from the set returns only after its
-    own lane has changed.
+    The set is only used if steps take constant times: then the end of a step on the idle lane grows as time passes,
+    while its end on its own lane is constant until that lane changes.  So a step that would not end sooner is removed
+    from the set, and is tested again only after its own lane has changed.
     """
 
     def __init__(self, kind: DeviceType, loaded: dict[int, PlannedLane]):
@@ -532,7 +522,7 @@ class Movable:
         self.changed: dict[int, PlannedLane] = dict(loaded)
 
     def towards(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
-        """Return (lane, its waiting steps that could end sooner on an idle device) pairs."""
+        """Return lanes, each with the waiting steps that might end sooner on an idle one."""
         for number, lane in self.changed.items():
             self.steps.pop(number, None)
             end = seen.lane.get(number, 0.0)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from hetsim.model.cluster import WHOLE, Cluster
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import View
 
 # From a mode, and nodes where it fits, to columns to minimize in lexicographic order
@@ -81,7 +81,10 @@ def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode
 
 
 def on_node(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    """Return a node's first (for a fraction, fullest) devices with room, or None."""
+    """Return the first devices of a node with room for a mode; None if there are none.
+
+    For a fraction of a GPU it is the fullest GPU with enough room.
+    """
     return view.first(mode, task, node=node)
 
 
@@ -108,7 +111,10 @@ def taking(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
 
 
 def on_gpu(task: Task, mode: Mode, node: int, view: View, order: np.ndarray | None = None) -> Placement | None:
-    """Place a one-GPU mode on the first GPU of a node, in `order`, with room, if any."""
+    """Place a one-GPU mode on a node's first GPU with room; None if no GPU has room.
+
+    order: positions of the GPUs in the order in which they are tried; default: all.
+    """
     accelerators = view.cluster.nodes[node].accelerators
     positions = range(len(accelerators)) if order is None else order.tolist()
     for position in positions:
@@ -120,16 +126,16 @@ def on_gpu(task: Task, mode: Mode, node: int, view: View, order: np.ndarray | No
 
 
 def on_fullest(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    """Return a node's first devices, for a fraction the fullest GPU with room, if any."""
+    """Place on a node's first devices, a fraction on its fullest GPU, or return None."""
     if not mode.gpus or mode.whole_devices:
         return view.first(mode, task, node=node)
     return on_gpu(task, mode, node, view=view, order=np.argsort(view.nodes.accelerators.share[node], kind="stable"))
 
 
 def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Placement | None:
-    """Choose the node with fewest (or most) free GPUs, then cores; None if none fits.
+    """Place on the node with the fewest free GPUs, then cores; None if none fits.
 
-    A fraction is placed on the fullest (or emptiest) GPU.
+    tightest: False for the node with the most instead.  A fraction is placed on the fullest (or emptiest) GPU.
     """
     sign = 1.0 if tightest else -1.0
     if modes[0].gpus and not modes[0].whole_devices:
@@ -147,7 +153,6 @@ def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Pl
 
 
 def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> Placement | None:
-    """Place a fraction on the GPU with the least (sign 1) or most free share, if any."""
     if any(mode.type.streams > 1 or mode.type.sharing.kind == "mig" for mode in modes):
         options = [option for mode in modes for option in view.options(task, mode)]
         return min(options, key=lambda option: -sign * view.load(option.devices[0]), default=None)
@@ -186,13 +191,11 @@ class PlacedTasks:
         self._seen = -1
 
     def add(self, task: Task, placement: Placement) -> None:
-        """Count a task that is about to start."""
         if self._key(placement.mode) is not None:
             for node in dict.fromkeys(device.node for device in placement.devices):
                 self._tasks.setdefault(node, []).append(task)
 
     def refresh(self, view: View) -> None:
-        """Update the counts of changed nodes."""
         view.nodes.refresh()
         single = view.nodes.accelerators
         changed = np.flatnonzero(single.stamp > self._seen).tolist()
@@ -232,7 +235,6 @@ class Totals:
         return np.stack([columns.cores[nodes], memory, gpus])
 
     def all(self, nodes: np.ndarray) -> np.ndarray:
-        """Return the total cores, memory and GPUs of nodes, one row each."""
         return np.stack([self.cores[nodes], self.memory[nodes], self.gpus[nodes]])
 
 

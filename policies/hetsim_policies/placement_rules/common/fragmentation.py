@@ -1,7 +1,8 @@
 """The expected fragmentation of a node's GPUs, and its increase by a task.
 
-F_n = Σ_m p_m F_n(m) for request types m of probability p_m: F_n(m) is all of node n's free GPU share if request m does
-not fit there or needs no GPU; otherwise it is the free share of those GPUs whose free share is less than m needs of one
+The fragmentation of a node is its free GPU share that a random request cannot use, in GPUs.  It is the mean Σ_m p_m
+F_n(m) over request types m of probability p_m.  If request m does not fit on node n, or needs no GPU, F_n(m) is all
+free GPU share of the node; otherwise it is the free share of those GPUs that have less free share than m needs of one
 GPU.  This is the definition in the paper; the metric `fragmentation` of results differs in one point: for a request
 without GPU that fits, F_n(m) is 0.  The request of a task is the demand of its first accelerator mode, usable on each
 accelerator type for which the task has a mode of equal demand; without accelerator modes it is the demand of its first
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.model.cluster import WHOLE
-from hetsim.model.tasks import Mode, Shape
+from hetsim.model.mode import Mode, Shape
 from hetsim.policy import View
 from hetsim_policies.common import grouped
 
@@ -102,7 +103,10 @@ class Mix:
         return float(lost[0] / WHOLE)
 
     def rises(self, state: NodeClass, mode: Mode) -> dict[int, float]:
-        """Increase of fragmentation if a mode starts, for each free share of the GPU used."""
+        """Return the increase of a node's fragmentation if a mode starts there.
+
+        For a fraction of a GPU there is one value per free share of the GPU used; otherwise the only key is 0.
+        """
         rows, after = self._after([state], mode)
         gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole_devices else []
         before = self.fragmentation(state)
@@ -110,7 +114,7 @@ class Mix:
         return dict(zip(where, (after - before).tolist(), strict=False)) or {0: 0.0}
 
     def min_rises(self, states: Sequence[NodeClass], mode: Mode) -> np.ndarray:
-        """Minimum increase of fragmentation by the mode in each state."""
+        """Return for each state the minimum increase of fragmentation if the mode starts."""
         rises = np.zeros(len(states))
         for state in states:
             if state.mix is not self:
@@ -128,9 +132,10 @@ class Mix:
         return rises
 
     def _after(self, states: Sequence[NodeClass], mode: Mode) -> tuple[list[tuple[int, int]], np.ndarray]:
-        """Return (state, first GPU used) pairs, and expected fragmentation after the mode.
+        """Return (state, GPU) pairs on which a mode can start, and the fragmentation then.
 
-        The states must have GPUs of the same types.  A fraction may use any GPU, other modes the first that fit.
+        The states must have GPUs of the same types.  A fraction may start on any GPU; for other modes the GPU is 0, and
+        the first GPUs with room are used.
         """
         kinds = states[0].kinds
         share = np.stack([state.share for state in states])
@@ -158,18 +163,16 @@ class Mix:
 
 
 class MinRises:
-    """Cache of `Mix.min_rises` by state, each computed once."""
-
     def __init__(self, mix: Mix, states: NodeStates):
         self._mix, self._states = mix, states
         self._known: dict[Mode, np.ndarray] = {}  # by mode and state: the minimum increase, NaN if not computed yet
 
     def by_share(self, mode: Mode, node: int) -> dict[int, float]:
-        """Increase of fragmentation of a node, for each free share of the GPU used."""
+        """Return the increase of a node's fragmentation, by free share (`Mix.rises`)."""
         return self._mix.rises(self._states.states[int(self._states.number[node])], mode)
 
     def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:
-        """Increase of fragmentation of nodes in these states, at the best GPUs."""
+        """Return the minimum increase (`Mix.min_rises`) for nodes in these states, cached."""
         cached = self._known.get(mode)
         if cached is None or len(cached) < self._states.count:
             longer = np.full(max(64, 2 * self._states.count), np.nan)
@@ -202,7 +205,7 @@ def _demand(mode: Mode) -> tuple[float, ...]:
 
 
 class _Table:
-    """Requests that nodes with given GPU types can serve; a row per mode of a request."""
+    """Requests that nodes with given GPU types can serve; arrays with a row per mode."""
 
     def __init__(self, kinds: tuple[str, ...], requests: list[tuple[Any, ...]], part: np.ndarray):
         rows, owner = [], []
@@ -232,7 +235,10 @@ class _Table:
         self.mixed = not self.of_type.all()
 
     def lost(self, share: np.ndarray, room: np.ndarray, cores: np.ndarray, memory: np.ndarray) -> np.ndarray:
-        """Return the expected lost share (millionths) for each row of free resources."""
+        """Return the fragmentation of nodes (millionths of a GPU) by free resources.
+
+        share, room: free share and memory of each GPU; cores, memory: free on the host.  A row per node.
+        """
         free = share.sum(axis=1)
         if not len(self.part):
             return self.never * free

@@ -16,9 +16,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from hetsim.model.cluster import WHOLE
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.placement_rules.common.choice import (
     PlacedTasks,
@@ -64,7 +64,10 @@ class Scored:
         """Hook before a placed task starts."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
-        """Return scores of nodes where a mode fits; `owner[i]` is the mode of `nodes[i]`."""
+        """Return scores of nodes on which a mode fits.
+
+        nodes[i] is scored for mode `modes[owner[i]]`; these modes differ only in device type, and `mode` is the first.
+        """
         raise NotImplementedError
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
@@ -134,7 +137,10 @@ class _Weighing(Scored):
 
 
 class PublishedDotProduct(_Weighing):
-    """Minimum of demand × free share, mean of cores and GPUs; score 100 (1 - mean)."""
+    """Node with the minimum of demand · free resources, as in `dot_product`.
+
+    Cores and GPUs count equally, as fractions of the largest node; the score is 100 (1 - mean of the two products).
+    """
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         cores, gpus = self.free(nodes, view)
@@ -255,7 +261,6 @@ def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]
 
 
 def whole_score(score: np.ndarray) -> np.ndarray:
-    """Truncate a score to an integer."""
     return np.floor(score + ROUNDING).astype(np.int64)
 
 

@@ -4,7 +4,7 @@ A *site* is a set of equal lanes (cores or GPUs) to which a task is assigned: al
 node, one accelerator, or one lane.  Let x[j, s] be the fraction of task j on site s, t[j, s] its time there, and c[s]
 the number of lanes of site s:
 
-    minimize T     with  Σ_s x[j, s] = 1             every task is somewhere
+    minimize T  with  Σ_s x[j, s] = 1  every task is assigned
                          Σ_j t[j, s] x[j, s] ≤ c[s] T   no site works longer than T
                          start[j] ≥ arrival[j],  start[i] + Σ_s t[i, s] x[i, s] ≤ start[j]  for i before j,
                          start[j] + Σ_s t[j, s] x[j, s] ≤ T      (with a graph, arrivals or sites of several lanes)
@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim_policies.common import grouped
 from hetsim_policies.static.common.instance import Instance, Schedule
 from hetsim_policies.static.common.ranks import Traffic, ranking
@@ -67,7 +67,6 @@ def by_place(instance: Instance) -> list[LaneSite]:
 
 
 def times_at(instance: Instance, sites: Sequence[LaneSite]) -> np.ndarray:
-    """Return the seconds of each task at each site."""
     return instance.time[:, [site.kind for site in sites]].reshape(instance.size, len(sites))
 
 
@@ -229,7 +228,7 @@ class AssignmentProgram:
             self.cost[: self.span] = frugal * self.time / self.counts.sum()
 
     def _in_a_row(self, times: np.ndarray, arrivals: np.ndarray | None, constraints: Sequence[Constraint]) -> float:
-        """Upper bound of every assignment's makespan: all work and caps in sequence."""
+        """Upper bound of T for any assignment that satisfies the constraints."""
         total = float(np.where(np.isfinite(times), times, 0.0).max(axis=1, initial=0.0).sum())
         total += 0.0 if arrivals is None else float(np.ptp(arrivals))
         for one in constraints:
@@ -308,7 +307,7 @@ class AssignmentProgram:
         return stacked[False], np.concatenate(limits[False]), stacked[True], np.concatenate(limits[True])
 
     def relaxed(self) -> Fractional | None:
-        """Solve the relaxation at a vertex; None if infeasible."""
+        """Solve the relaxation; the solution is a vertex.  None if it is infeasible."""
         from scipy.optimize import linprog
 
         if not self.possible:
@@ -331,7 +330,7 @@ class AssignmentProgram:
     ) -> Integral:  # fmt: skip
         """Solve the integer program (to 1e-6); at a limit, return the best solution found.
 
-        fixed: mask of pairs (j, s) to exclude; at least one optimum must use none of them.
+        fixed: mask of pairs (j, s) that are set to 0 in advance; there must be an optimum that uses none of them.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 

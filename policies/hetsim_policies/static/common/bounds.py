@@ -141,8 +141,8 @@ def relaxation(
     """Minimize CPU area Σ p_j x_j with GPU area ≤ kλ; None if it exceeds mλ.
 
     λ is the guess; no task runs where it takes longer than λ.  The program is a continuous knapsack: tasks are assigned
-    to the GPUs by decreasing p/q.  A task is fixed to its side if moving it to the other side would raise the optimum
-    above mλ (this increase is its reduced cost).
+    to the GPUs by decreasing p/q.  A free task is also marked `cpu` or `gpu` if moving it to the other side would raise
+    the optimum above mλ (this increase is its reduced cost).
     """
     order = by_gain(p, q) if order is None else order
     limit = guess * (1 + TOLERANCE)

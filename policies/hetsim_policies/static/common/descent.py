@@ -1,7 +1,7 @@
 """Local search for any assignment planner: shorten the lane that ends last.
 
-The longest lane is the core or GPU that ends last.  As long as some change makes this lane shorter and no other lane as
-long as it was, the best of these changes is made:
+The longest lane is the core or GPU that ends last.  In each step, one change is made that shortens this lane without
+making another lane as long as this one was.  Of these changes it is the best:
     move    a task of the longest lane is moved to another lane
     swap    a task of the longest lane is exchanged with a task of another lane
     chain   a task of the longest lane is moved to another lane, and a task there to a third lane
@@ -85,7 +85,10 @@ def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.n
 
 
 def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: float) -> list[tuple[int, int]] | None:
-    """Return moves (task, device) after which the changed lanes end earliest, if any."""
+    """Return moves (task, device) after which the changed lanes end earliest.
+
+    mine: tasks of the longest lane.  None if a changed lane would not end before `goal`.
+    """
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows = np.arange(len(lane))
     order = []  # the least loaded lane of each type that has lanes
@@ -116,10 +119,10 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
 def _cheaper_change(
     lanes: DescentLanes, prices: np.ndarray, goal: float, first: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Return the moves from one lane that save most work, and the next lane to try.
+    """Return the moves from one lane that save the most work, and this lane.
 
-    Lanes are tried from `first` on; no lane may become too long.  The change does not shorten the longest lane, but
-    makes room for changes that shorten it.
+    prices: value of a second by type.  Lanes are tried from `first` on, until a change saves work; changed lanes must
+        end before `goal`.  The change does not shorten the longest lane, but makes room for changes that do.
     """
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows, count = np.arange(len(lane)), len(load)
@@ -170,7 +173,7 @@ def improved(
 ) -> np.ndarray:  # fmt: skip
     """Return each task's core or GPU after descents that never lengthen the makespan.
 
-    enough: a makespan that need not be improved, such as a lower bound.
+    enough: makespan at which the descents end, such as a lower bound.
     others: alternative assignments of tasks to lanes; a descent of half the effort starts from each of them, too, and
     the best result is improved further.
     """
@@ -234,7 +237,6 @@ def descended(
 
 
 def _throw(lanes: DescentLanes, random: np.random.Generator) -> None:
-    """Move some tasks, half of them from the device that ends last, to suitable types."""
     mine = np.flatnonzero(lanes.lane == int(lanes.load.argmax()))
     chosen = [*random.permutation(mine)[:THROWN].tolist(), *random.integers(len(lanes.lane), size=THROWN).tolist()]
     for task in dict.fromkeys(chosen):

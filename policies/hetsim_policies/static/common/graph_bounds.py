@@ -39,7 +39,10 @@ class Paths:
         return float((self.heads + self.fastest + self.tails).max())
 
     def bound(self, cost: np.ndarray) -> float:
-        """Longest path, or a larger bound from tasks that must start late or end early."""
+        """Return a lower bound: the longest path, or a path plus the cost of other tasks.
+
+        cost: for each task its part of an area bound (the sum of all parts is a lower bound).
+        """
         best = self.longest
         for release in (self.heads, self.tails):
             latest = np.argsort(-release, kind="stable")

@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError, refusal
-from hetsim.model.cluster import Device, DeviceType, Node
+from hetsim.model.cluster import DeviceType, Node
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Step, can_host, lane_names
 from hetsim.model.stages import Private, Way, download_rate, private_bytes, stage_seconds, way_to_host
-from hetsim.model.tasks import Mode, Shape, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.policy import PlanProblem
 from hetsim_policies.common import grouped
 
@@ -100,7 +102,7 @@ class Instance:
 
     @cached_property
     def places(self) -> tuple[list[Device], np.ndarray]:
-        """Devices (a node's cores are one), and the device of each lane (core or GPU)."""
+        """Return devices (a node's cores are one), and for each lane its device's number."""
         devices = [device for of_type in self.devices for device in of_type]
         number = {device: place for place, device in enumerate(dict.fromkeys(devices))}
         return list(number), np.array([number[device] for device in devices], dtype=np.int64)
@@ -111,12 +113,11 @@ class Instance:
 
     @property
     def counts(self) -> list[int]:
-        """Number of cores or GPUs of each type."""
         return [len(lanes) for lanes in self.lanes]
 
 
 def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """Return a problem's sequential tasks; raise ScenarioError that names each misfit.
+    """Return a problem's sequential tasks; raise ScenarioError for other tasks.
 
     everywhere: a mode must fit on every node with its device type, so that all cores or GPUs of a type are equal.
     """
@@ -237,7 +238,7 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
 
 
 def _wrong_times(tasks: Tasks) -> Iterator[str]:
-    """Yield problems of times that only tables made in Python can have."""
+    """Yield problems: times that are NaN or negative, as Python code may set them."""
     for what, bad in (("NaN", np.isnan(tasks.time)), ("negative", tasks.time < 0)):
         if len(rows := np.flatnonzero(bad.any(axis=1))):
             yield f"{len(rows)} tasks have a time that is {what} (the first is {tasks.name(int(rows[0]))})"
@@ -343,7 +344,6 @@ class Schedule:
         return cls(np.full(size, np.nan), np.full(size, np.nan), nowhere, lane=nowhere.copy(), order=[])
 
     def put(self, task: int, start: float, time: float, kind: int, lane: int) -> float:
-        """Place a task; return its finish."""
         self.start[task], self.kind[task], self.lane[task] = start, kind, lane
         self.finish[task] = start + time
         self.order.append(task)
@@ -351,17 +351,16 @@ class Schedule:
 
     @property
     def makespan(self) -> float:
-        """Last finish; 0 without tasks."""
         return float(self.finish.max(initial=0.0))
 
 
 def undisturbed(instance: Instance) -> bool:
-    """Return True if nothing can delay a task with private data."""
+    """Return True if neither links, memory, host cores nor sharing can delay a task."""
     return not shared_links(instance) and not memory_binds(instance) and not cores_bind(instance) and alone(instance)
 
 
 def shared_links(instance: Instance) -> bool:
-    """Return True if private data moves over a link that others can use."""
+    """Return True if private data moves over a link that other tasks can use."""
     moved = (instance.up + instance.down).any(axis=0)
     for kind, there in zip(instance.types, moved, strict=True):
         if not there or kind.kind == "cpu":
@@ -399,11 +398,11 @@ def memory_binds(instance: Instance) -> bool:
 
 
 def cores_bind(instance: Instance) -> bool:
-    """Return True if host cores of accelerator tasks may be needed by others."""
+    """Return True if a task may have to wait for host cores of accelerator tasks."""
     tasks = instance.problem.tasks
     return any(mode.cpus for mode in tasks.modes if mode.gpus and mode.type in instance.types)
 
 
 def alone(instance: Instance) -> bool:
-    """Return True if an accelerator computes one task at a time, at full rate."""
+    """Return True if each accelerator computes one task at a time, at full rate."""
     return all(kind.streams == 1 or kind.sharing.kind == "exclusive" for kind in instance.types)

@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hetsim.errors import PolicyError, UsageError
-from hetsim.model.cluster import Device, DeviceType, Link
+from hetsim.model.cluster import DeviceType, Link
+from hetsim.model.device import Device
 from hetsim.model.plan import Plan
 from hetsim.model.stages import download_rate
 from hetsim.policy import PlannedScheduler, PlanProblem
@@ -75,7 +76,7 @@ def plan_of(
         (cores or GPUs) that run one task at a time; None: no ratio.
     descent: first shorten the longest lanes (`descent`), if the tasks are independent.
     others: further schedules from which the descent starts, since a worse schedule may lead to a better local optimum.
-    draft: the planner continues with the plan, and calls `finished` itself at its end.
+    draft: the result is not final: the planner changes it, and calls `finished` itself.
     Makespan and bound are counted from the first arrival; in mid-run both are counted from `now`.
     """
     if descent and (better := descended(instance, schedule, bound, others)) is not schedule:
@@ -112,10 +113,10 @@ def planned(
 
 
 def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
-    """Return the plan with the timetable of its present steps and copies.
+    """Return the plan with final times: its timetable or, if not exact, a rehearsal's.
 
-    An exact timetable is kept; otherwise the plan is rehearsed.  But if tasks share links or memory is short, only
-    plans that were simulated anyway (`judged`) are rehearsed; other plans keep the timetable for idle links.
+    If tasks share links or memory is short, only plans that were simulated before (`judged`) are rehearsed; other plans
+    have the timetable for idle links.
     """
     exact = plan.notes["timetable"] == "exact" and not plan.copies and not plan.fused
     exact = exact and not instance.problem.unplanned
@@ -142,7 +143,10 @@ def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
 
 
 def _proven(instance: Instance, bound: float | None, late: bool) -> float | None:
-    """Return the largest valid bound or None; `late`: tasks arrive at different times."""
+    """Return the largest of the valid lower bounds; None if there is none.
+
+    bound: the planner's own.  late: True if tasks arrive at different times.
+    """
     problem, tasks = instance.problem, instance.problem.tasks
     proven = [] if bound is None or instance.pipelined else [bound]
     if proven and late:
@@ -158,7 +162,7 @@ def _proven(instance: Instance, bound: float | None, late: bool) -> float | None
 
 
 def counted(times: np.ndarray, counts: Sequence[int]) -> float:
-    """Return the minimum makespan of equal tasks; 0 if the tasks are not equal."""
+    """Return the minimum makespan if all tasks have equal times; otherwise 0."""
     size, each = len(times), times[0]
     if (times != each).any():
         return 0.0
@@ -212,22 +216,22 @@ def coverage(instance: Instance) -> dict[str, str]:
     return words | dict.fromkeys(instance.problem.unplanned, "ignored")
 
 
-# A lower bound on the makespan where stages of tasks overlap or share links: engines, streams, links and switches.
+# A lower bound on the makespan if stages of tasks overlap or share links: a linear program with a row per resource.
 #
-# In a schedule of length T every engine of every accelerator works for at most T, a lane with s streams has at most s
-# launches in flight, and a link carries at most rate × T bytes.  Each of these is a row Σ_j Σ_t a[j, t] x[j, t] ≤ C T
-# with x[j, t] = 1 where task j runs on type t; lanes of one type are taken together, which only weakens a row.  Prices
-# w ≥ 0 of the rows with Σ C w = 1 certify Σ_j min_t Σ_r w_r a_r[j, t] ≤ T, whatever solver they come from.  With
-# release times and tails the sum is taken of what cannot start before r, or must be done r before the end, and r added.
-# Only private data are counted: items that several tasks read may be brought once, before, or by another task.
-# Reference: the dual is that of the area bound of Agullo, Beaumont, Eyraud-Dubois and Kumar, Are Static Schedules so
-# Bad? (2016), with rows for engines as in the machine-based bounds of flow shops (Lageweg, Lenstra, Rinnooy Kan, 1978).
-# Cost: one linear program of n × types variables and a row a resource; prices of a sample where n is large.
+# In a schedule of length T every engine works for at most T, a lane with s streams has at most s launches in flight,
+# and a link carries at most rate × T bytes.  Each gives a row Σ_j Σ_t a[j, t] x[j, t] ≤ C T, where x[j, t] = 1 if task
+# j runs on type t (the lanes of a type are added, which only weakens the row).  Prices w ≥ 0 of the rows with Σ C w = 1
+# certify Σ_j min_t Σ_r w_r a_r[j, t] ≤ T, whatever the solver.  With arrivals and graphs the sum is over the tasks that
+# cannot start before r, or must end r before the end, and r is added.  Only private data count, as shared items may be
+# moved once.
+# Reference: the dual of the area bound of Agullo, Beaumont, Eyraud-Dubois and Kumar, Are Static Schedules so Bad?
+# (2016), with rows for engines as in the machine-based bounds of flow shops (Lageweg, Lenstra, Rinnooy Kan, 1978).
+# Cost: one linear program of n × types variables; if n is large, the prices of a sample.
 
 
 @dataclass(frozen=True)
 class ResourceRow:
-    """Demand of tasks for a resource by device type, and its rate of supply."""
+    """A resource: the amount that each task uses by type, and its amount per second."""
 
     use: np.ndarray
     capacity: float
@@ -273,7 +277,7 @@ def rows_of(instance: Instance) -> Iterator[ResourceRow]:
 
 
 def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield tasks' bytes over a type's links (by direction or both), and their rate."""
+    """Yield transferred bytes of each task and bytes/s, for the links of a type."""
     cluster = instance.problem.cluster
     above, below = instance.private.up, instance.private.down
     switch_of = {(d.node, d.switch): cluster.nodes[d.node].spec.switch for d in devices if d.switch is not None}
@@ -300,7 +304,11 @@ def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Itera
 
 
 def priced_rows(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
-    """Minimum cost of each task at dual prices; the sum is a bound on the makespan."""
+    """Return each task's cost on its cheapest type, at prices of the resources.
+
+    The sum of all costs is a lower bound on the makespan.  rows: resources.  usable: True where a task (row) can run on
+    a type (column).
+    """
     rows = [row for row in rows if row.use.any()]
     if not rows:
         return np.zeros(len(usable))
@@ -311,7 +319,7 @@ def priced_rows(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
 
 
 def _prices(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
-    """Dual prices of the program, scaled so that the capacities cost 1 together."""
+    """Return the dual price of each resource, scaled so that capacities in sum cost 1."""
     from scipy.optimize import linprog  # takes as long to import as a small plan takes
     from scipy.sparse import coo_array, hstack
 

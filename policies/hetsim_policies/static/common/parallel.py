@@ -20,9 +20,9 @@ import numpy as np
 
 from hetsim.errors import refusal
 from hetsim.model.cluster import DeviceType
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Plan, Step, can_host, lane_names
 from hetsim.model.stages import private_bytes
-from hetsim.model.tasks import Mode
 from hetsim.policy import PlanProblem
 from hetsim_policies.common import grouped
 from hetsim_policies.static.common.graph_bounds import Paths
@@ -72,12 +72,10 @@ class WideTasks:
 
     @property
     def counts(self) -> list[int]:
-        """Number of cores or GPUs of each type."""
         return [sum(len(pool.lanes) for pool in self.pools if pool.kind == kind) for kind in range(len(self.types))]
 
     @property
     def area(self) -> np.ndarray:
-        """Area of each option: its width × its seconds."""
         return self.width * self.seconds
 
     @cached_property
@@ -93,14 +91,16 @@ class WideTasks:
                    for kind, width, parts, homes in options)  # fmt: skip
 
     def min_areas(self, longest: float = np.inf) -> np.ndarray:
-        """Minimum area of each task by type, of options up to `longest` s; inf if none."""
+        """Minimum width × seconds of each task by type; inf without an option.
+
+        longest: options that take more seconds are ignored.
+        """
         areas = np.full((self.size, len(self.types)), np.inf)
         some = np.flatnonzero(self.seconds <= longest)
         np.minimum.at(areas, (self.task[some], self.kind[some]), self.area[some])
         return areas
 
     def fastest(self) -> np.ndarray:
-        """Minimum seconds of each task."""
         seconds = np.full(self.size, np.inf)
         np.minimum.at(seconds, self.task, self.seconds)
         return seconds
@@ -113,7 +113,6 @@ def parallel(problem: PlanProblem) -> bool:
 
 
 def _width(mode: Mode) -> int:
-    """Number of cores or GPUs that a mode occupies; 0 if it occupies parts of them."""
     if mode.on_cpu:
         return 0 if mode.millicores % 1000 else mode.millicores // 1000
     return mode.gpus if mode.whole_devices else 0
@@ -157,9 +156,9 @@ def wide(problem: PlanProblem, planner: str) -> WideTasks:
 def _options(
     problem: PlanProblem, types: list[DeviceType], pools: list[LanePool], stages: np.ndarray
 ) -> tuple[list[_Option], bool]:
-    """Return the options of all tasks, and whether they include all modes.
+    """Return the options of all tasks, and True if these include all modes.
 
-    stages: is set to the maximum seconds of each stage (up, compute, down) of a task on each type.
+    Fills `stages` with the maximum seconds of each stage (up, compute, down) of a task by type.
     """
     tasks = problem.tasks
     column = {kind: number for number, kind in enumerate(types)}
@@ -233,8 +232,6 @@ def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
 
 @dataclass(frozen=True)
 class LanePlacing:
-    """An option placed on cores or GPUs."""
-
     option: int
     lanes: tuple[str, ...]
     start: float
@@ -242,7 +239,7 @@ class LanePlacing:
 
 
 class PoolLanes:
-    """Cores and GPUs of all pools with their tasks, placed after earlier tasks."""
+    """A schedule on the lanes of all pools; each option is placed after earlier ones."""
 
     def __init__(self, instance: WideTasks):
         self.instance = instance
@@ -264,14 +261,17 @@ class PoolLanes:
         return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)
 
     def after_those(self, homes: Iterable[int], width: int, parts: int) -> float:
-        """Time when `width` devices are free after another `width`; inf if too few exist."""
+        """Return when a second option of equal demand could start, after a first one.
+
+        width, parts: lanes in total, and number of pools among them.  inf if there are too few lanes.
+        """
         each = width // parts
         ends = [lanes[count * each - 1][0] for lanes in (self.free[home] for home in homes) for count in (1, 2)
                 if count * each <= len(lanes)]  # fmt: skip
         return sorted(ends)[2 * parts - 1] if len(ends) >= 2 * parts else np.inf
 
     def put(self, option: int, pools: Sequence[int], start: float) -> float:
-        """Place an option on the devices freed last before its start; return its finish."""
+        """Place an option on the lanes that are free last before `start`; return its end."""
         instance, names = self.instance, list[str]()
         each, finish = int(instance.width[option]) // len(pools), start + float(instance.seconds[option])
         for pool in pools:
@@ -287,7 +287,6 @@ class PoolLanes:
 
     @property
     def makespan(self) -> float:
-        """Last finish, counted from 0."""
         return max((one.finish for one in self.placed), default=0.0)
 
 
@@ -356,19 +355,15 @@ def _timetable(instance: WideTasks, placed: Sequence[LanePlacing]) -> tuple[list
 
 # List algorithms for parallel tasks: `graham`, `mct`, `heft`, `peft`, `prioritized`, and rounds (`min_min`, ...).
 #
-# Decides where, when and, of a moldable task, on how many lanes.  Each works as its sequential namesake, with a task's
-# options (`parallel`) in the place of types: `graham` starts the first task of its list that fits what is idle, in the
-# option that ends first; the others place one task after the other where it ends first.
-# Ending first makes every task as wide as it can be, although wide options waste work.  So each algorithm is run with
-# several floors under the efficiency of an option, its task's least area on the type over its own area, and the
-# shortest schedule is taken.
-# Reference: list scheduling of rigid tasks is that of Garey and Graham, Bounds for Multiprocessor Scheduling with
-# Resource Constraints (1975): on lanes of one type on one node at most twice the least makespan, without a graph and
-# arrivals.  HEFT with options is M-HEFT of Casanova, Desprez, Suter, From Heterogeneous Task Scheduling to
-# Heterogeneous Mixed Parallel Scheduling (2004); the floors are ours and serve as the limits on widths that later
-# versions of it have.
-# Weakness: no gaps are filled, except by `graham`; items that tasks share are not seen; no ratio on unlike lanes.
-# Cost: some floors × O(n (options + log lanes)); rounds O(n^2 options), vectorized; `graham` up to O(n) a start.
+# They decide where, when and on how many lanes, as the sequential algorithms do, with a task's options in place of
+# types.  To finish first makes every task as wide as possible, although wide options waste work.  So each algorithm is
+# run with several lower bounds (FLOORS) on the efficiency of options, and the shortest schedule is used.
+# Reference: Garey and Graham, Bounds for Multiprocessor Scheduling with Resource Constraints (1975): list scheduling of
+# rigid tasks on one type on one node takes at most twice the minimum makespan, without a graph and arrivals; Casanova,
+# Desprez, Suter, From Heterogeneous Task Scheduling to Heterogeneous Mixed Parallel Scheduling (2004): HEFT with
+# options (M-HEFT); the floors are ours.
+# Weakness: no gaps are filled, except by `graham`; shared items are ignored; no ratio on unlike lanes.
+# Cost: some floors × O(n (options + log lanes)); rounds O(n^2 options), vectorized; `graham` up to O(n) per start.
 
 
 # Efficiencies (minimum area / area) below which options are excluded, tried in turn
@@ -378,13 +373,17 @@ Rule = Callable[[WideTasks, np.ndarray], PoolLanes]  # places the tasks of an in
 
 
 def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
-    """Return a rule's shortest plan over all FLOORS (minimum efficiencies of options)."""
+    """Return the plan of a rule's shortest schedule (`shortest`)."""
     instance = wide(problem, planner)
     return wide_plan(instance, shortest(instance, rule).placed)
 
 
 def shortest(instance: WideTasks, rule: Rule) -> PoolLanes:
-    """Return a rule's shortest schedule over all FLOORS (minimum option efficiencies)."""
+    """Run a rule with several sets of allowed options; return the shortest schedule.
+
+    There is one set per value of FLOORS: the options with at least this efficiency, which is the task's minimum area on
+    the type / the option's area.
+    """
     areas = instance.min_areas()[instance.task, instance.kind]
     with np.errstate(invalid="ignore", divide="ignore"):
         efficiency = np.where(instance.area > 0, areas / instance.area, 1.0)

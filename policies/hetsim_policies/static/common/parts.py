@@ -1,9 +1,9 @@
-"""Groups of tasks assigned to accelerators evenly in work and transfers.
+"""Divide groups of tasks among accelerators, balancing work and transfers.
 
 Each part is one accelerator.  The load of a part is the sum of four terms: the work of its groups, each of their inputs
-(counted once), their private data, and what they read from groups of other parts.  The uploads of all parts behind one
-switch are a further load.  The search moves one group at a time while this lowers a high-order norm of the loads, which
-approximates their maximum.
+(counted once), their private data, and what they read from groups of other parts.  For each switch there is one more
+load: the uploads of all parts behind it.  The search moves one group at a time while this lowers a high-order norm of
+the loads, which approximates their maximum.
 Reference: the moves are those of Fiduccia and Mattheyses, A Linear-Time Heuristic for Improving Network Partitions
 (1982), with loads instead of cut edges and without its tentative moves that worsen the result.
 Cost: about ten passes; a pass tries each group on each other part, in O(inputs and neighbors of the group) per trial.
@@ -29,7 +29,7 @@ Patterns = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class Groups:
-    """Data of the search for parts: work, inputs and transfers of groups."""
+    """The groups of tasks to be divided among parts: work, inputs and transfers."""
 
     work: np.ndarray  # seconds of each group on each part, private data included; inf: cannot run there
     inputs: Sequence[Mapping[int, None]]  # initial items that each group reads
@@ -56,7 +56,6 @@ class Dealing:
             self.put(group, part)
 
     def put(self, group: int, part: int) -> None:
-        """Assign a group without a part to a part."""
         self._change(group, part, 1)
         self.part_of[group] = part
 
@@ -96,7 +95,10 @@ class Dealing:
 
 
 def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
-    """Search from the given parts of groups; return the improved parts."""
+    """Improve an assignment of groups to parts by single moves; return it.
+
+    part_of: part of each group at the start.
+    """
     dealing = Dealing(groups, part_of)
     best = dealing.value()
     heavy = np.argsort(-np.where(np.isfinite(groups.work), groups.work, 0.0).max(axis=1), kind="stable").tolist()
@@ -128,11 +130,9 @@ def in_blocks(weights: Sequence[float], parts: int) -> list[int]:
     return blocks
 
 
-# Launches of several kernels as one, for a plan that has none: which tasks, and where they stand in the plan.
-#
-# Only tasks with known work (`hetsim.model.tasks.KernelWork`) are joined: of others nothing is known that a common
-# launch would save.  Whether it pays is for a simulation to judge: all inputs are uploaded before anything is computed,
-# and tasks elsewhere wait for the end of the whole launch.
+# Launches of several kernels as one, for a plan without any.  Only tasks with known work (`KernelWork`) are joined, as
+# the saving of others is unknown.  A simulation decides if it is worthwhile: all inputs are uploaded before the compute
+# begins, and tasks elsewhere wait for the end of the whole launch.
 
 
 def known_work(tasks: Tasks, step: Step) -> bool:
@@ -173,7 +173,8 @@ def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tu
 def as_one(plan: Plan, tasks: Tasks, groups: Iterable[Sequence[int]], most: int | None = None) -> Plan:
     """Return the plan with each group launched together, if devices allow it.
 
-    most: longer groups are cut.  The plan is unchanged if nothing can be joined.
+    most: maximum number of tasks in a launch; larger groups are cut.  If no tasks can be launched together, the plan
+        is returned unchanged.
     """
     step_of = {step.task: step for step in plan.steps}
     usable: list[tuple[int, ...]] = []

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.stages import download_rate, final_bytes, way_to_host
 from hetsim_policies.static.common.instance import Instance
 from hetsim_policies.task_graphs import Graph, Ways, successors, topological, upward
@@ -38,7 +38,7 @@ class Needs:
 
 
 def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = None) -> Needs:
-    """Seconds for which a task occupies one of `counts[t]` cores or GPUs of each type."""
+    """Return the seconds for which each task occupies a lane, by place (see `Needs`)."""
     kind = np.repeat(np.arange(len(counts)), np.asarray(counts, dtype=np.int64))
     if traffic is None:
         return Needs(times, np.asarray(counts, dtype=float), kind)
@@ -49,7 +49,7 @@ def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = No
 
 
 def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
-    """Predecessors of each task, with mean seconds to move what it reads from them."""
+    """Return each task's predecessors, with the mean seconds to move data from them."""
     ways: list[dict[int, float]] = [dict.fromkeys(before, 0.0) for before in predecessors]
     if traffic is not None:
         latency, pace = traffic.mean()
@@ -84,12 +84,11 @@ def ranking(times: np.ndarray, counts: Sequence[int], predecessors: Graph, traff
     return sorted(order, key=lambda task: -rank[task])
 
 
-# Transfer costs for graph planners: between places, at start and at the end.
+# Transfer costs for graph planners, on idle links, hop by hop.
 #
-# Links are idle.  Transfers are those of items between the places where they are written and read, hop by hop.  What
-# lies on a host at the start and items that no later task reads lengthen the task that reads or writes them; what lies
-# there at the start moves to each device once.  `bytes_in`, `bytes_out` and stages given as durations are in the times
-# of `Instance`.  Contention on links, limited memory and copies made for other readers are not seen.
+# Initial items on a host, and items that no later task reads, lengthen the task that reads or writes them; an initial
+# item moves to each device once.  `bytes_in`, `bytes_out` and stages given as durations are in the times of `Instance`.
+# Contention on links, limited memory and copies made for other readers are ignored.
 
 
 @dataclass
@@ -166,10 +165,10 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
 
 
 def _reads(instance: Instance, predecessors: Graph) -> tuple[list[dict[int, int]], list[tuple[int, ...]], np.ndarray]:
-    """Return per task: bytes read by writer, initial items read, bytes never read.
+    """Return by task: bytes read by writer, initial items read, and bytes of results.
 
-    The writer of an item is the last task before the reading task that writes it.  Initial items are read but written
-    by no earlier task.  Bytes that a task writes and no task reads are downloaded at the end.
+    The writer of an item is the last earlier task that writes it.  Initial items are written by no earlier task.
+    Results are bytes that a task writes and no later task reads; they are downloaded at the end.
     """
     tasks = instance.problem.tasks
     sources: list[dict[int, int]] = [{} for _ in range(len(tasks))]

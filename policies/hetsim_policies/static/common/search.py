@@ -137,7 +137,6 @@ class Landscape(ABC):
         return self.ends(lanes, keys).max(axis=1, initial=0.0)
 
     def times(self, tasks: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        """Seconds of tasks on given cores or GPUs."""
         return self.instance.time[tasks, self.lane_kind[lanes]]
 
     def can_run(self, tasks: np.ndarray, lanes: np.ndarray) -> np.ndarray:
@@ -235,7 +234,10 @@ class Ranked(Landscape):
         return self._decode(lanes, keys)[0]
 
     def _decode(self, lanes: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return ends of devices, starts and finishes of tasks by order, and the order."""
+        """Return ends of devices, starts and finishes of tasks, and the tasks' order.
+
+        Each has a row per candidate.  Tasks are numbered as in `self.order`.
+        """
         rows, size = lanes.shape
         every = np.arange(rows)
         order = self._placing(keys[:, self.order])
@@ -300,11 +302,9 @@ class WideRanked(Ranked):
         self.first_lane = np.zeros(1, dtype=np.int64)  # the seed's lanes are options too
 
     def ends(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Return when each pool has done its last task."""
         return np.array([[free[-1][0] for free in one.free] for one in self.candidates(lanes, keys)])
 
     def candidates(self, lanes: np.ndarray, keys: np.ndarray) -> Iterator[parallel.PoolLanes]:
-        """Yield the candidates, placed on cores and GPUs."""
         before, arrival = self.before.tolist(), self.arrival.tolist()
         for options, order in zip(lanes[:, self.order].tolist(), self._placing(keys[:, self.order]), strict=True):
             made, finish = parallel.PoolLanes(self.wide), [-np.inf] * (len(options) + 1)
@@ -390,7 +390,7 @@ class Search:
 
     @property
     def hopeless(self) -> bool:
-        """Return True if no schedule can be better than the seed."""
+        """Return True if the seed meets the lower bound, so that no schedule is better."""
         arrival = self.landscape.instance.problem.tasks.arrival
         if not len(arrival):
             return True

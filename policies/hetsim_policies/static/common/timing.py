@@ -18,7 +18,8 @@ from itertools import chain
 
 import numpy as np
 
-from hetsim.model.cluster import Device, Link
+from hetsim.model.cluster import Link
+from hetsim.model.device import Device
 from hetsim.model.stages import download_rate, way_to_host
 from hetsim_policies.static.common.instance import Instance, undisturbed
 from hetsim_policies.task_graphs import graph_of, successors
@@ -81,7 +82,6 @@ class LaneStages:
         self.fixed: dict[tuple[int, int], tuple[float, float]] = {}
 
     def seconds(self, task: int, kind: int, lane: int) -> tuple[float, float, float]:
-        """Return the seconds of upload, compute and download of a task on a device."""
         instance = self.instance
         compute = self.compute(task, kind, lane)
         if instance.types[kind].kind == "cpu":
@@ -105,12 +105,9 @@ class LaneStages:
         return self.fixed[key]
 
 
-# Several streams, and items ---------------------------------------------------------------------------------------
-
-
 @dataclass(eq=False, slots=True)
 class TimedLane:
-    """One core or GPU: its queue, launches, and users and waiters of each engine."""
+    """One core or GPU: its queue, its launches, and users and waiters of each engine."""
 
     device: Device
     kind: int
@@ -228,7 +225,7 @@ class Pipeline:
         heapq.heappush(self.events, (now + length, ENGINE, task, engine))
 
     def _uploads(self, lane: TimedLane, task: int) -> list[tuple[float, list[tuple[str, float]], list[int], int]]:
-        """Return legs of the upload: seconds, links, items that arrive and where."""
+        """Return a task's uploads as (seconds, links, items that arrive, destination)."""
         way, fixed = self.stages.ways[lane.kind][lane.number], (0.0, 0.0)
         size = 0.0
         if lane.device.type.kind != "cpu":
@@ -244,7 +241,7 @@ class Pipeline:
         return legs
 
     def _hops(self, source: int, lane: TimedLane, size: float) -> list[tuple[float, list[tuple[str, float]], int]]:
-        """Return seconds, links and place reached of each hop from a source."""
+        """Return transfers on the path from `source` to a lane: (seconds, links, place)."""
         hops = []
         node = -1 - source
         if source >= 0:
@@ -353,7 +350,10 @@ class Copies:
                 self.where.append({} if index in self.made else dict(hosts))
 
     def sources(self, task: int, place: int, device: Device) -> dict[int, tuple[float, list[int]]]:
-        """Return bytes and items to transfer, by source; none from a core's own host."""
+        """Return (bytes, items) that a task must move to `place`, by their present place.
+
+        A core reads the items on its own host without a transfer.
+        """
         sources: dict[int, tuple[float, list[int]]] = {}
         for item in dict.fromkeys(self.reads[task]):
             if place not in self.where[item] and (source := self._source(item, device)) is not None:

@@ -16,7 +16,7 @@ from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.views.view import EngineView
 from hetsim.model.record import EXPIRED, FAILED, REJECTED
 from hetsim.model.task import BLOCKED, ENDED, FUTURE, Task
-from hetsim.policy.contract import Accept, Defer, Reject
+from hetsim.policy.decisions import Accept, Defer, Reject
 
 
 @dataclass(eq=False)
@@ -96,7 +96,6 @@ class Arrivals:
         self.waiting.make_ready(task)
 
     def _defer(self, task: Task, until: float) -> None:
-        """Defer a task; this does not count as progress, so that deadlocks are detected."""
         if not self.state.clock._now < until < math.inf:
             what = f"must defer {task} to a later, finite time; got t = {until:g} s"
             raise illegal(self.state, what)
@@ -131,7 +130,7 @@ class Arrivals:
         task.allowed = positions  # `Starts` refuses any other mode from now on
 
     def expect_expiry(self) -> None:
-        """Register when the patience of requests with known arrival times ends."""
+        """Register when the patience of requests ends, if their arrivals cause no events."""
         tasks, deadlines = self.state.tasks, self.state.patience
         ends = [(one.service.rows, one.column.times) for one in self.state.queues if one.column is not None]
         if ends and deadlines is not None and tasks.expires is not None:

@@ -19,12 +19,13 @@ from hetsim.engine.kernel.clock import LAST, Timer
 from hetsim.engine.queues.queue import Queue
 from hetsim.engine.residents.holder import Holder, HolderType, Owner
 from hetsim.engine.residents.replica_set import ReplicaSet
-from hetsim.model.cluster import WHOLE, Device
+from hetsim.model.cluster import WHOLE
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy.batching import Counter
-from hetsim.policy.contract import Decision
+from hetsim.policy.decisions import Decision
 from hetsim.policy.dispatch import Dispatcher
 
 
@@ -66,7 +67,7 @@ class BatchReplica(Holder):
         return -self.of[device.index].free / WHOLE
 
     def first(self, mode: Mode, *_: Any, **by: Any) -> Placement | None:
-        """Return the placement of one more batch; None if it does not fit now."""
+        """Return the replica's placement if one more batch in this mode fits, else None."""
         states, share = [self.of[one.index] for one in self.inside.devices], mode.share - self.kind.mode.share
         fits = all(one.up and one.free >= share and one.room >= mode.gpu_memory for one in states)
         return self.inside if fits and mode is self.inside.mode else None
@@ -86,7 +87,7 @@ class BatchReplica(Holder):
             self.clock.at(until, LAST, self.launch)
 
     def close(self, end: float) -> None:
-        """Record from when to when it has occupied its devices."""
+        """Record when the replica occupied its devices, and when it loaded its model."""
         recorder, times = self.fleet.state.recorder, (self.launch.decided, end, self.loading_from, self.loaded_at)
         place = recorder.place_code(self.placement, self.launch.cores)
         recorder.occupied.append((self.service.shape.index, self.kind.position, place, *times))
@@ -97,7 +98,7 @@ class BatchReplica(Holder):
         return self.queue.look()
 
     def defects(self) -> list[str]:
-        """Return descriptions of all inconsistencies (for --check)."""
+        """Return the errors in the replica's counts of requests as messages (for --check)."""
         counted = sum(one.count for one in self.fleet.state.lent.values() if one.within is self) + len(self.queue)
         right = counted == self.outstanding and all(map(self.fleet.queue.waits, self.queue.waiting_rows()))
         return [] if right else [f"{self!r}: {self.outstanding} requests are outstanding, {counted} are there"]
@@ -129,7 +130,7 @@ class BatchFleet(Owner):
         self.replicas = ReplicaSet(self, self.state, rounds, signals=signals, devices_free=self.devices_free)
 
     def arrived(self, task: Task) -> None:
-        """Route a request that has arrived at the node."""
+        """Route a request that has just arrived to a replica."""
         self.requests[task.index] = task
         if self.replicas.missing:
             self.replicas.refill()
@@ -137,7 +138,7 @@ class BatchFleet(Owner):
         self.replicas.scale(task.index)
 
     def again(self, task: Task) -> None:
-        """Requeue a request of a stopped batch; if its replica is lost, await another one."""
+        """Requeue a request of a stopped batch, at another replica if its own is lost."""
         replica = self.where[task.index]
         replica.add(-1)
         up = all(self.state.capacity.of[one.index].up for one in replica.placement.devices)
@@ -147,7 +148,6 @@ class BatchFleet(Owner):
             self.replicas.lobby[task.index] = task  # its replica is about to be lost, which sends it on
 
     def gone(self, row: int) -> None:
-        """Remove a waiting request that has ended."""
         del self.requests[row]
         if self.replicas.lobby.pop(row, None) is None:
             replica = self.where[row]
@@ -156,7 +156,6 @@ class BatchFleet(Owner):
             self._ended(replica, 1)
 
     def served(self, launch: Launch) -> None:
-        """Remove the requests of a batch that has ended."""
         for row in launch.terms.rows:  # type: ignore[union-attr]
             del self.requests[row]
         self._ended(launch.within, launch.count)

@@ -79,7 +79,6 @@ class Checker:
             assert somewhere, "a task is neither here nor there"
 
     def _requests(self, running: set[int]) -> None:
-        """Check that each request is counted once: waiting, in a batch, or to arrive."""
         state = self.state
         counted = sum(launch.count for launch in self._launches() if launch.terms is not None)
         for queue in state.queues:
@@ -132,7 +131,6 @@ class Checker:
             self._index(node, share)
 
     def _partitions(self, used: dict[Partition, Budget]) -> None:
-        """Check the recorded usage of each partition against its launches and limits."""
         for partition, budget in self.state.capacity.budgets.items():
             counted = used.get(partition, Budget(partition))  # no launch uses the partition
             same = (counted.gpus, counted.cpus, counted.on) == (budget.gpus, budget.cpus, budget.on)
@@ -142,7 +140,6 @@ class Checker:
             assert within, f"jobs of partition {partition} hold more than it allows"
 
     def _index(self, node: NodeState, share: dict[int, int]) -> None:
-        """Check the free shares of a node's devices and its bitmasks of open devices."""
         open_masks = [0] * len(node.open)
         for gpu in node.gpus:
             device = gpu.device

@@ -26,12 +26,12 @@ from hetsim.model.task import ENDED, FUTURE, WAITING, Task
 class Clients:
     """The clients of all workload entries, and the attempts for which they wait.
 
-    `awaited`: attempts for which a client waits, by row; `left`: time at which the client stopped waiting for an
-    attempt, or at which a call made by the attempt failed; `end`: time at which a call was answered or given up, by its
-    first row; `tokens`: number of retries and hedges that each retry budget allows now; `rivals`: attempts of the
-    current try that are awaited or being sent, by the first row of their call (only for calls that may be hedged);
-    `hedges`: row of the next hedge, by the first row of the call; `silent`: True in a fork, in which clients do
-    nothing.
+    By row of an attempt: `awaited`, the attempts for which a client waits; `left`, the time at which the client stopped
+        waiting for the attempt, or at which a call made by the attempt failed.
+    By row of a call's first attempt: `end`, the time at which the call was answered or given up; `rivals`, the attempts
+        in progress (only for calls that may be hedged); `hedges`, the row of the next hedge.
+    `tokens`: number of retries and hedges that each retry budget allows now; `silent`: True in a fork, in which clients
+        do nothing.
     """
 
     state: RunState
@@ -108,7 +108,7 @@ class Clients:
         return time >= self.state.tasks.arrival.item(self.calls.root.item(row)) + clients.give_up_after
 
     def _pays(self, row: int, clients: Behavior) -> bool:
-        """Use up one token of the retry budget; return False if none is left."""
+        """Count a retry or hedge against the retry budget; return False if it is used up."""
         if clients.retry is None or clients.retry.budget is None:
             return True
         bucket, tokens = self.calls.bucket.item(row), self.tokens[self._whose(row)]
@@ -118,7 +118,7 @@ class Clients:
         return True
 
     def awaits(self, row: int) -> bool:
-        """Return True if a deadline of this row must still be handled."""
+        """Return True if something must happen when the deadline of this row is reached."""
         if row in self.awaited:
             return True
         if self._whose(row) < 0:
@@ -167,7 +167,7 @@ class Clients:
             self.signals.kill(launch, reason, ABORTED)  # a batched or non-preemptible attempt continues
 
     def _abandon(self, row: int, reason: str) -> None:
-        """Give up the call that an attempt made, since its own client no longer waits."""
+        """Give up the call that a server made for an attempt whose client has left."""
         calls = self.calls
         one = -1 if calls.child is None else calls.child.item(row)
         if one < 0 or not math.isnan(self.end[one]):
@@ -236,7 +236,6 @@ class Clients:
         state.sources.send(row, self.clock._now)
 
     def _close(self, row: int, answered: bool) -> None:
-        """Close a call after its last attempt: as answered, or as given up."""
         state, calls, first = self.state, self.calls, self.calls.attempt_of.item(row)
         self.end[first] = self.clock._now
         if first in self.rivals:
@@ -265,7 +264,7 @@ class Clients:
                     self.clock.at(self.clock._now, ARRIVAL, Later(self._cancel, task, reason))
 
     def write(self, record: Record) -> None:
-        """Mark attempts that clients no longer awaited as aborted in the record."""
+        """Complete the record: attempts that ended after their client left are aborted."""
         left_at, status, calls = np.array(self.left), record.status, self.calls
         in_vain = ~np.isnan(left_at)
         if record.first_token is not None:

@@ -53,7 +53,6 @@ class Completion:
         self.whole = None if staged is None or state.input.admission is None else WholeRequests(state, staged)
 
     def hooks(self) -> None:
-        """Determine which policy hooks are overridden, since only these are called."""
         scheduler, asked = self.state.scheduler, self.state.input.admission
         self._on_finished = None if type(scheduler).finished is Scheduler.finished else scheduler.finished
         self._admitted_finished = None if asked is None or inert(asked, "finished") else asked.finished
@@ -68,7 +67,6 @@ class Completion:
     # Launches -----------------------------------------------------------------------------------------------
 
     def finish_quick(self, launch: Launch) -> None:
-        """Complete a launch that only computes."""
         (task,) = launch._tasks  # type: ignore[misc]
         row, placement, cores = task.index, launch.placement, launch.cores
         self._finishes[row] = self.clock._now
@@ -138,7 +136,6 @@ class Completion:
             self._answered(requests.count, tasks)
 
     def _answered(self, count: int, tasks: tuple[Task, ...]) -> None:
-        """End `count` requests of a batch; `tasks`: those of them that are task objects."""
         self.state.requests_left -= count
         self._served(count, tasks)
 
@@ -180,7 +177,6 @@ class Completion:
             self.rounds.look_whether_drained()
 
     def _after(self, task: Task) -> None:
-        """Release what waited for the end of a task: data items, successors, clients."""
         state = self.state
         if state.places.items:
             state.places.ended(task)
@@ -245,7 +241,7 @@ class Completion:
         self.stops.follow()  # after all have stopped: no lost launch gets the turn of another
 
     def stop(self, launch: Launch, keep: bool) -> None:
-        """Stop a launch on a policy's decision; its tasks wait again."""
+        """Stop a launch for a policy; its tasks wait again (`keep`: with finished work)."""
         if not all(task.shape.preemptible for task in launch.tasks):
             raise illegal(self.state, f"stopped {launch.task}, but it is not preemptible")
         self._stop(launch, keep)
@@ -271,7 +267,7 @@ class Completion:
         self.rounds.changed("release")
 
     def end_early(self, launch: Launch, keep: bool, fault: bool = False, **how: Any) -> None:
-        """Stop a launch and detach its tasks, so that no old event keeps them in memory."""
+        """Stop a launch and detach its tasks; the arguments are those of `Stops.stop`."""
         note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault, **how))
         if self.limits is not None:
             self.limits.over(launch, keep and not fault)
@@ -297,12 +293,11 @@ class WholeRequests:
         self.on_gone: Any = None  # the policy's hooks that are called; None where it has none
 
     def begun(self, task: Task) -> None:
-        """Store the first task of a request; the hooks receive it when the request ends."""
+        """Store a request's first task; the policy's hooks get it when the request ends."""
         if self.on_finished is not None or self.on_gone is not None:
             self.heads[task.index] = task
 
     def gone(self, task: Task) -> None:
-        """Record a task that ended without completing."""
         self.failed[self.first[task.index]] = None
         self.finished(task)
 
@@ -338,7 +333,7 @@ def _report(launch: Launch, times: tuple[float, ...], now: float) -> BatchReport
 
 
 def note_start(state: RunState, launch: Launch, start: float) -> None:
-    """Record the start of each task of a launch that has not started before."""
+    """Record the start of those tasks of a launch that had not started before."""
     starts = state.recorder.start
     if start == start:
         for task in launch.tasks:
@@ -347,7 +342,6 @@ def note_start(state: RunState, launch: Launch, start: float) -> None:
 
 
 def note_place(state: RunState, task: Task, launch: Launch) -> None:
-    """Record the placement and mode in which a task last ran."""
     recorder = state.recorder
     recorder.place[task.index] = recorder.place_code(launch.placement, launch.cores)
     mode = launch.placement.mode

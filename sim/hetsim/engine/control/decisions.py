@@ -15,23 +15,10 @@ from hetsim.engine.flight.launch import Launch, Resident
 from hetsim.engine.flight.prefetch import fetch
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.views.view import EngineView
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.record import EXPIRED, LAUNCH_MOVED, REJECTED
 from hetsim.model.task import BLOCKED, ENDED, RUNNING, WAITING, Task
-from hetsim.policy.contract import (
-    Annotate,
-    Decision,
-    Drop,
-    Fetch,
-    Move,
-    Partition,
-    Pause,
-    Reject,
-    Set,
-    Start,
-    Stop,
-    Wait,
-)
+from hetsim.policy.decisions import Annotate, Drop, Fetch, Move, Partition, Pause, Reject, Set, Start, Stop, Wait
 from hetsim.policy.request_queue import Requests
 
 
@@ -49,20 +36,20 @@ class Decisions:
     start: Callable[[Start], None] = field(init=False)
 
     def hooks(self) -> None:
-        """Query admission before each start, if the policy overrides `leaving`."""
+        """Determine whether the admission policy is queried before each start (`leaving`)."""
         asked = self.state.input.admission
         self.asks = asked is not None and not inert(asked, "leaving")
         self.start = self._start_asked if self.asks else self.starts.start
 
-    def apply(self, decision: Decision) -> None:
+    def apply(self, decision: Any) -> None:
         """Validate and carry out one decision; raise PolicyError if it is illegal."""
         state, kind = self.state, decision.__class__
         state.decisions = made_so_far = state.decisions + 1
         if kind is Start:
-            self.start(decision)  # type: ignore[arg-type]
+            self.start(decision)
             return  # starts cannot loop, since a started task no longer waits
         if kind is Pause or kind is Wait:
-            self.rounds.wait(decision)  # type: ignore[arg-type]
+            self.rounds.wait(decision)
         else:
             if (handler := _HANDLERS.get(kind)) is None:
                 raise illegal(state, f"yielded {decision!r}, which is not a decision")

@@ -14,7 +14,7 @@ from hetsim.engine.kernel.clock import FAULT, Later, Timer
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.residents.replica_set import Residents
 from hetsim.engine.resources.occupancy import GpuState
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.record import FAILED, LAUNCH_STOPPED
 from hetsim.model.task import BLOCKED, WAITING
 
@@ -92,7 +92,7 @@ class Devices:
         self.rounds.changed("release")
 
     def partition(self, device: Device, layout: Any) -> None:
-        """Set the MIG layout of a GPU; None: starts choose the layout from now on."""
+        """Set the MIG layout of a GPU; None: from now on, launches that start choose it."""
         run, state = self.run, self.state(device)
         if (slices := state.slices) is None:
             raise illegal(run, f"partitions {device}, which is not a MIG GPU (sharing: mig)")
@@ -136,7 +136,7 @@ class Devices:
         self.launches.retime(state, launches)  # replicas among them: their steps change, too
 
     def close(self, device: Device, closed: bool) -> None:
-        """Close a device to new launches (before maintenance), or open it again."""
+        """Close a device to new launches (`closed`, before maintenance), or open it again."""
         run, state = self.run, self.state(device)
         run.steady = False
         states = [state]
@@ -190,7 +190,6 @@ class Devices:
         self.rounds.changed("release" if up else "change")
 
     def _lose_data(self, device: Device) -> None:
-        """Drop the data copies on a failed device; fail tasks whose input is lost."""
         run = self.run
         if device.type.kind == "cpu":
             return

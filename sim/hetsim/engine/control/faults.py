@@ -168,7 +168,7 @@ class FaultInjector:
 
 
 def _in_effect(reasons: list[Reason]) -> tuple[bool, float]:
-    """Return whether these fault reasons leave a device up, and its slowdown."""
+    """Return whether a device with these fault reasons is up, and its slowdown."""
     factors = [factor for _, factor in reasons if factor < math.inf]
     # From the list each time: factors that end leave no rounding behind.
     return len(factors) == len(reasons), math.prod(factors, start=1.0)

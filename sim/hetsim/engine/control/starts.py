@@ -15,10 +15,12 @@ from hetsim.engine.launching.stopping import TimeLimits
 from hetsim.engine.resources.occupancy import available_at
 from hetsim.engine.views.placing import together
 from hetsim.model.fusion import fused_mode, fusible
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import BLOCKED, RUNNING, WAITING, Task
-from hetsim.model.tasks import Mode, Stopping, Tasks
-from hetsim.policy.contract import Requests, Start
+from hetsim.model.tasks import Stopping, Tasks
+from hetsim.policy.decisions import Start
+from hetsim.policy.request_queue import Requests
 
 
 @dataclass(eq=False)
@@ -102,7 +104,7 @@ class Starts:
             self.launch(batch, placement)
 
     def _check(self, batch: tuple[Task, ...], placement: Placement, limit: int) -> None:
-        """Raise PolicyError unless all tasks of a batch wait and may run in its mode."""
+        """Raise PolicyError unless at most `limit` tasks wait and may run in this mode."""
         mode = placement.mode
         if not batch or len({task.index for task in batch}) != len(batch):  # a task must not end twice
             raise illegal(self.state, f"started a batch on {placement} that is empty, or contains a task twice")
@@ -182,7 +184,7 @@ class Starts:
         self._begin(launch)
 
     def _seat(self, launch: Launch, what: Any, verb: str = "started") -> None:
-        """Check and occupy the placement of a launch, and give the launch its number."""
+        """Occupy a launch's placement and give it a number; PolicyError if it cannot run."""
         placement, cores = launch.placement, -1
         if (holder := launch.within) is not None and holder.first(placement.mode) is not placement:
             raise illegal(self.state, f"{verb} {what} on {placement}, but {holder} has no room there")
@@ -247,7 +249,7 @@ class Starts:
 
 
 def compute_only(tasks: Tasks) -> frozenset[Mode]:
-    """Return the modes without transfers whose devices serve one launch at a time."""
+    """Return the modes in which launches only compute, one at a time on each device."""
     if not tasks.plain or tasks.items:
         return frozenset()
     ready_modes = set()
@@ -264,7 +266,7 @@ def compute_only(tasks: Tasks) -> frozenset[Mode]:
 
 
 def all_steady(tasks: Tasks, quick: frozenset[Mode]) -> bool:
-    """Return True if every launch computes at nominal rate while no device changes."""
+    """Return True if all modes are `quick` (compute-only) and stopping costs nothing."""
     free = all(shape.stopping == Stopping() for shape in tasks.shapes)  # nothing is saved or restored
     return free and all(mode in quick for mode in tasks.modes)
 

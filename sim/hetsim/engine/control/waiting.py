@@ -45,12 +45,11 @@ class Waiting:
         self._by_itself = not state.queues and not self.serving.fleets and self._ready is None
 
     def hooks(self) -> None:
-        """Determine which policy hooks are overridden, since only these are called."""
         scheduler = self.state.scheduler
         self._on_ready = None if type(scheduler).ready is Scheduler.ready else scheduler.ready
 
     def make_ready(self, task: Task, killed: bool = False) -> None:
-        """Make a task wait for a device; a `killed` one is not answered by a result cache."""
+        """Make a task wait; `killed`: it ends next and must not be answered by a cache."""
         state = self.state
         task.state = WAITING
         queue = None
@@ -123,7 +122,7 @@ class Waiting:
     # Requests -----------------------------------------------------------------------------------------------
 
     def travel(self, task: Task, seconds: float, then: Callable[..., None], *arguments: Any) -> None:
-        """Call `then` after a request's transfer from the front end to the node."""
+        """Call `then(*arguments)` when a request has traveled `seconds` to the node."""
         task.state = FUTURE  # neither waiting nor running while in transit
         self.state.deferred += 1
         self.clock.at(self.clock._now + seconds, ARRIVAL, Later(self._there, then, arguments))
@@ -152,7 +151,7 @@ class Waiting:
         queue.came()
 
     def _answer(self, task: Task, queue: Queue, again: bool) -> None:
-        """Answer a request from the result cache of its service, without a device."""
+        """Answer a request from a result cache; `again`: it returns from a stopped batch."""
         assert queue.service.cache is not None
         if again:
             self.state.requests_left -= 1

@@ -6,7 +6,7 @@ from hetsim.model.record import DecisionTime
 
 
 class Pacing:
-    """A scheduler that runs one decision cycle at a time; forks copy its state."""
+    """State of the decision cycles of a scheduler, which runs one cycle at a time."""
 
     def __init__(self, time: DecisionTime):
         self.time = time
@@ -20,7 +20,7 @@ class Pacing:
         self.cycles: list[tuple[float, float]] = []  # request time and decision time of each cycle, where they differ
 
     def next_time(self, now: float, waiting: int) -> float:
-        """Return when the scheduler's cycle begins or ends next; `now` if it decides now."""
+        """Return `now` if the scheduler may decide now, else when to call this again."""
         if not waiting and self.decides_at < 0:  # a cycle in progress ends even if no task waits any more
             self.starts_left = math.inf
             return now

@@ -6,11 +6,11 @@ from typing import Any
 
 from hetsim.engine.core.state import RunState
 from hetsim.errors import HetsimError, PolicyError, RunError, line_of
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Task
-from hetsim.model.tasks import Mode
-from hetsim.policy.contract import Annotate, Drop, Fetch, Move, Partition, Reject, Set, Start, Stop, Wait
+from hetsim.policy.decisions import Annotate, Drop, Fetch, Move, Partition, Reject, Set, Start, Stop, Wait
 
 ASKED_IN_VAIN = 100_000  # queries of a policy without a decision between them; more are reported as a loop
 
@@ -22,7 +22,7 @@ STATES = {
 
 
 def call(run: RunState, hook: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a policy's hook; raise an error that names it if it raises."""
+    """Call a hook of a policy; an exception becomes a PolicyError that names the hook."""
     try:
         return hook(*arguments)
     except HetsimError:  # it says already what is wrong, and where
@@ -32,12 +32,12 @@ def call(run: RunState, hook: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def illegal(run: RunState, what: str) -> PolicyError:
-    """Return the error for a decision that a policy may not make."""
+    """Return a PolicyError; `what` follows the policy's name in the message."""
     return PolicyError(f'policy "{run.input.policy}" {what} (t = {run.clock._now:g} s){run.scheduler.said}')
 
 
 def raised(run: RunState, error: Exception, where: str) -> PolicyError:
-    """Return the error for an exception inside a policy, with its innermost line."""
+    """Return a PolicyError for an exception in a policy's hook `where`, with its line."""
     return PolicyError(
         f'policy "{run.input.policy}" raised {type(error).__name__} in {where} at t = {run.clock._now:g} s '
         f"({line_of(error)}): {error}"
@@ -45,7 +45,7 @@ def raised(run: RunState, error: Exception, where: str) -> PolicyError:
 
 
 def position_in(run: RunState, task: Task, mode: Mode, verb: str) -> int:
-    """Return the position of a mode among a task's modes; PolicyError if missing."""
+    """Return a mode's position among a task's modes; PolicyError if it is not allowed."""
     position = task.shape.position.get(mode)
     if position is None or (task.allowed is not None and position not in task.allowed):
         may_not = "lacks" if position is None else "may not use"
@@ -98,7 +98,6 @@ def deadlock(run: RunState) -> RunError:
 
 
 def _lack_of_memory(run: RunState, task: Task, mode: Mode) -> str | None:
-    """Describe how a task's data exceed a GPU's memory; None if they fit."""
     items = [run.tasks.items[item] for item in dict.fromkeys((*task.reads, *task.writes))]
     memory, size = mode.type.memory, sum(item.size for item in items)
     if not items or not mode.gpus or memory is None or size + mode.gpu_memory <= memory:
@@ -124,7 +123,6 @@ def fitting_without(run: RunState, residents: Collection[Any], modes: Iterable[M
 
 
 def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
-    """Describe the replicas that occupy devices of these modes, with device counts."""
     parts = []
     for kind in dict.fromkeys(device.type for device in run.input.cluster.devices):
         holders: Counter[str] = Counter()

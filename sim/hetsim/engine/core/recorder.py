@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, Device
+from hetsim.model.cluster import Cluster
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.record import (
     COMPLETED,
@@ -27,7 +29,7 @@ from hetsim.model.record import (
     Record,
     RunInput,
 )
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 
 # columns of a row of equal LLM steps that were one event: two times, then integers
 STEPS = (
@@ -44,7 +46,7 @@ def step_columns(rows: bytearray) -> dict[str, np.ndarray]:
 
 
 def per_mode(tasks: Tasks, rows: np.ndarray, mode: np.ndarray, value: Callable[[Mode], float]) -> np.ndarray:
-    """Return, for each of these rows, `value` of the mode of the row."""
+    """Return an array: `value` of the mode in which the task of each row ran."""
     max_modes = max(len(shape.modes) for shape in tasks.shapes)
     table = np.zeros((len(tasks.shapes), max_modes))
     for shape in tasks.shapes:
@@ -64,7 +66,7 @@ def watts(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
 
 
 def rows_of(kind: str, nothing: int | float, count: int) -> Any:
-    """Create a column of `count` equal values, which is fast to write one by one."""
+    """Return a column of `count` items of type code `kind`, all equal to `nothing`."""
     return memoryview(array(kind, [nothing]) * count)
 
 
@@ -72,7 +74,7 @@ KNOWN_GANGS = 20_000  # maximum number of gang placements whose code is cached b
 
 
 class PlacementCodes:
-    """Integer codes of placements: single devices, then cores, then gangs."""
+    """Integer codes of placements: device indexes, then single cores, then gangs."""
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
@@ -132,7 +134,7 @@ DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens", "firs
 
 
 class Recorder:
-    """Columns of one run; frequent code writes `start`, `finish`, ... directly."""
+    """Columns of one run; the hot path writes `start`, `finish` and others directly."""
 
     def __init__(self, run: RunInput):
         self.run = run
@@ -172,7 +174,7 @@ class Recorder:
         self.place_code = self._places.code
 
     def longer(self, count: int) -> dict[int, Any]:
-        """Return copies of the columns with `count` more rows, for imagined tasks."""
+        """Return copies of the columns with `count` rows added, by `id` of each original."""
         columns: list[tuple[Any, Any]] = [
             (self.start, NAN), (self.finish, NAN), (self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED),
             (self.ready, NAN), *((column, EMPTY.get(name, 0)) for name, column in self._detail.items()),
@@ -186,14 +188,14 @@ class Recorder:
         return copies
 
     def detail(self, name: str) -> "memoryview[float]":
-        """Return an optional per-task column; it is created with initial values (`EMPTY`)."""
+        """Return an optional per-task column, which is created at its first use."""
         if (column := self._detail.get(name)) is None:
             kind = "i" if name.startswith(STOPS) or name in (MOVES, "batch") else "d"
             column = self._detail[name] = rows_of(kind, EMPTY.get(name, 0), len(self.status))
         return column
 
     def staged(self, row: int) -> bool:
-        """Return True if a launch of this task was not compute-only, or was stopped."""
+        """Return True if launches of this task were written as rows (by `launch`)."""
         return "batch" in self._detail and self._detail["batch"][row] >= 0
 
     def computed(self) -> Iterator[tuple[int, float]]:
@@ -292,16 +294,16 @@ class Recorder:
         self.batched = True
 
     def replica(self, service: str, number: int, blocks: int, placement: Placement) -> int:
-        """Register a new replica; return its number in the rows of steps."""
+        """Register a replica; return the number by which rows of steps refer to it."""
         self._replicas.append((service, number, blocks, self.place_code(placement, 0)))
         return len(self._replicas) - 1
 
     def token_gap(self, time: float, before: float) -> None:
-        """Record a gap between two tokens that does not follow from the rows of steps."""
+        """Record the seconds between two tokens if the rows of steps do not show them."""
         self._gaps.extend((time, time - before))
 
     def _write_batches(self) -> None:
-        """Derive the columns of launches, and of requests that were served in batches."""
+        """Convert packed rows to columns; derive the columns of requests from batches."""
         services = self.run.services
         for queue, first, count, status, time, reason in self.discarded:
             rows = services[queue].rows[first : first + count]
@@ -403,7 +405,7 @@ class Recorder:
         )  # fmt: skip
 
     def _merged_launches(self, batch: np.ndarray, end: float) -> dict[str, np.ndarray]:
-        """Return the rows of launches, and a row for each compute-only launch without one."""
+        """Return all launches as columns, including compute-only ones without a row."""
         rows, tasks = self._launches, self.run.tasks
         start, finish = np.asarray(self.start), np.asarray(self.finish)
         mode, place, status = np.asarray(self.mode), np.asarray(self.place), np.asarray(self.status)

@@ -5,7 +5,7 @@ import math
 from hetsim.engine.core.policy_errors import deadlock, illegal
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.kernel.clock import TIMER, Timer
-from hetsim.policy.contract import Wait
+from hetsim.policy.decisions import Wait
 
 INF = math.inf
 
@@ -50,7 +50,7 @@ class Rounds:
         return len(self.state.waiting) + sum(len(queue) for queue in self.state.queues if queue.fleet is None)
 
     def changed(self, cause: str) -> None:
-        """Record an event that may cause a round; cause: "change", "release" or "ready"."""
+        """Make a round due unless the policy ignores this cause (change, release, ready)."""
         wake_on = self.state.wake_on
         if wake_on == "change" or wake_on == "fit" or cause == wake_on or cause == "change":
             self.clock.round_due = True
@@ -75,7 +75,7 @@ class Rounds:
             self.clock.again(until, TIMER, self._wake)
 
     def wake(self, _: Timer | None = None) -> None:
-        """Call the policy again; raise an error if only timers of the policy remain."""
+        """Make a round due; raise an error after 10,000 rounds that only timers caused."""
         state = self.state
         self.clock.round_due = True
         waits = state.waiting or any(len(queue) for queue in state.queues)

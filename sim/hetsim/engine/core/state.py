@@ -19,7 +19,7 @@ from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.queues.patience import Deadlines
 from hetsim.engine.queues.sources import Graph, Sources
 from hetsim.engine.resources.capacity import Capacity
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 from hetsim.model.record import RunInput
 from hetsim.model.task import Task

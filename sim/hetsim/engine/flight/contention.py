@@ -25,10 +25,11 @@ JOB = (
     "launch", "task", "seconds", "contention", "communication", "bubble", "steps", "bytes", "across", "nominal", "here",
     "peak",
 )  # fmt: skip
-"""Columns of a row for one stay of a launch on the network.  `seconds`: length of the stay; three parts of it are
-`contention` (delay by other jobs), `communication` (the time on idle links) and `bubble` (the pipeline bubble).
-`bytes`: bytes sent to other nodes; `across`: the part of these bytes that crosses racks.  `nominal`, `here`, `peak`:
-seconds of the same steps at the best placement, on this placement with idle links, and at the GPUs' peak rate."""
+"""Columns of a row that describes one launch from the begin to the end of its use of the network.
+`seconds`: length of this time, of which three parts are `contention` (delay by other jobs), `communication` (the time
+on idle links) and `bubble` (the pipeline bubble).  `bytes`: bytes sent to other nodes; `across`: those of them that
+cross racks.  `nominal`, `here`, `peak`: seconds of the same steps at the best placement, on this placement with idle
+links, and at the GPUs' peak rate."""
 LINK = ("time", "link", "busy", "jobs")
 """Columns of a row for one period of a link.  From `time` to the next row of the same link, `jobs` jobs use the link,
 on average the fraction `busy` of its rate."""
@@ -75,7 +76,7 @@ class SharedNetwork:
         self.links = array("d")
 
     def join(self, member: Member, complex_: bool) -> None:
-        """Add a computing launch; `complex_`: it also downloads, has items or shares GPUs."""
+        """Add a computing launch; `complex_`: it does more than compute, or shares GPUs."""
         now = self.clock._now
         mode = member.launch.placement.mode
         alone = mode.type.streams == 1 and mode.type.sharing.kind == "exclusive" and mode.share in (0, WHOLE)
@@ -93,7 +94,7 @@ class SharedNetwork:
         self._rerate([stake.group for stake in member.stakes], [member])
 
     def leave(self, member: Member, end: float = math.nan) -> None:
-        """Remove a launch that stops computing; `end`: time if the run is over, else NaN."""
+        """Remove a launch that stops computing; `end`: when the run ends, else NaN."""
         if not member.here:
             return
         over = end == end
@@ -131,7 +132,7 @@ class SharedNetwork:
         self._rerate(list(touched.values()), group.members)
 
     def foresee(self, placement: Placement) -> tuple[float, float]:
-        """Return a new job's slowdown and its cost to other jobs (see `View.crowding`)."""
+        """Return a job's slowdown if placed here, and its cost to others (see `crowding`)."""
         exchange = placement.mode.exchange
         assert exchange is not None
         guest = Member(Launch(None, 0, (), placement, 0.0), exchange)  # a placeholder launch without a clock entry
@@ -166,7 +167,7 @@ class SharedNetwork:
         member.stakes = [Stake(member, self._group(link), phases) for link, phases in there]
 
     def _rerate(self, groups: list[ContendingJobs], fresh: list[Member]) -> None:
-        """Update the step times of all jobs that a change on these links affects."""
+        """Update the step times of `fresh` jobs, and of jobs affected through these links."""
         now = self.clock._now
         ratios = {member.launch.number: (member, 1.0) for member in fresh}
         ratios.update((member.launch.number, (member, ratio)) for member, ratio in delay_ratios(groups))
@@ -202,7 +203,7 @@ class SharedNetwork:
             member.since = now
 
     def _close(self, group: ContendingJobs, now: float) -> None:
-        """Complete the present row of a link with the link's average use."""
+        """Write the average use of a link to its row, since the jobs on it change now."""
         for member in group.members:
             if member.since != now:
                 self._settle(member, now)

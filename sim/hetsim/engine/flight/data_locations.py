@@ -14,7 +14,8 @@ from typing import Any
 from hetsim.engine.flight.links import Links, Pipe
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState
-from hetsim.model.cluster import Cluster, Device
+from hetsim.model.cluster import Cluster
+from hetsim.model.device import Device
 from hetsim.model.task import Task
 from hetsim.model.tasks import Item, Tasks
 
@@ -93,7 +94,7 @@ class Places:
         return [item for item in items if not self.present(item, device)]
 
     def claim(self, items: Iterable[int], device: Device) -> int:
-        """Return how many more bytes are pinned if an accelerator pins these items."""
+        """Return the total bytes of those `items` that an accelerator has not pinned yet."""
         pins = self.on(device).pins
         return sum(self.items[item].size for item in items if item not in pins)
 
@@ -160,7 +161,7 @@ class Places:
                 here.resident.pop(item, None)  # its copy never arrived, or is outdated
 
     def evictable(self, here: GpuItems, lacking: float, spared: Collection[int] = ()) -> list[int]:
-        """Return items to evict for `lacking` bytes, except `spared`; oldest use first."""
+        """Return unpinned items to evict for `lacking` bytes, oldest first, not `spared`."""
         chosen: list[int] = []
         for item in here.resident:
             if lacking <= 0:
@@ -171,7 +172,7 @@ class Places:
         return chosen
 
     def evict(self, gpu: GpuState) -> list[int]:
-        """Evict items until reserved memory is free; return those to write back first."""
+        """Evict items until pinned items fit; return those to write back to the host."""
         here = self.on(gpu.device)
         back: list[int] = []
         for item in self.evictable(here, here.unpinned - gpu.room):
@@ -205,7 +206,7 @@ class Places:
         self.where[item] = dict.fromkeys(locations)  # in this order: `source` takes the first of equals
 
     def final(self, item: int, by: Sequence[Task]) -> bool:
-        """Return True if no task except these, which are ending, still uses the item."""
+        """Return True if only the tasks `by`, which are ending, still use the item."""
         own_reads = sum(item in task.reads for task in by)
         own_writes = sum(item in task.writes for task in by)
         # The tasks of this launch still count as readers and writers.
@@ -258,12 +259,10 @@ class Places:
 
 
 def items_of(tasks: Sequence[Task]) -> tuple[int, ...]:
-    """Return all items that tasks read or write, without duplicates, in order."""
     return tuple({item: None for task in tasks for item in (*task.reads, *task.writes)})
 
 
 def reads(tasks: Sequence[Task]) -> list[int]:
-    """Return all items that a launch reads, without duplicates, in order."""
     if len(tasks) == 1:
         return list(tasks[0].reads)
     return list(dict.fromkeys(item for task in tasks for item in task.reads))

@@ -7,9 +7,9 @@ from hetsim.engine.flight.history import History
 from hetsim.engine.flight.launch import Launch, Timetable
 from hetsim.model.curves import layout_of
 from hetsim.model.fusion import Fusion, fused_seconds
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 
 
 def work(launch: Launch) -> float:
@@ -61,7 +61,7 @@ def _of_one(launch: Launch, estimated: bool) -> tuple[float, float]:
 
 
 def reached(launch: Launch, seconds: float, estimated: bool) -> float:
-    """Return the finished fraction of a one-task launch after `seconds` at rate 1."""
+    """Return the (estimated) finished fraction of a task after `seconds` at rate 1."""
     mode = launch.placement.mode
     assert mode.curve is not None
     full_time, done = _of_one(launch, estimated)
@@ -81,7 +81,7 @@ def restore_seconds(task: Task, history: History, placement: Placement) -> float
 
 
 def seconds_of(tasks: Sequence[Task], fusion: Fusion, modes: Sequence[Mode], estimated: bool) -> float:
-    """Return the compute seconds of tasks launched as one kernel."""
+    """Return the (estimated) compute seconds of tasks launched as one kernel."""
     positions = [task.shape.position[mode] for task, mode in zip(tasks, modes, strict=True)]
     own = [(task.estimates if estimated else task._time)[at] for task, at in zip(tasks, positions, strict=True)]
     parts_left = [1.0 - (task.done if estimated else task._done) for task in tasks]

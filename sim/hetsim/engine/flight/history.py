@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from hetsim.engine.flight.data_locations import host
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 from hetsim.model.tasks import Stopping
 
@@ -29,31 +29,31 @@ class History:
     _parts: tuple[Placement, dict[Device, list[tuple[int, float]]]] | None = None
 
     def save(self, devices: Sequence[Device], stopping: Stopping, now: float, fault: bool = False) -> None:
-        """Record what a launch saved when it was stopped, or at its checkpoints."""
+        """Record that a stopped launch saved its state (`fault`: only at a checkpoint)."""
         self.devices, self.intact, self.left_at, self._parts = devices, not fault, now, None
         # Draining and flushing save no state: the remaining blocks start from the input.
         self.state_saved = fault or devices[0].type.preemption.kind == "context_switch"
         self.input_saved = self.state_saved and not fault and stopping.input_saved
 
     def lose(self, all_work: bool) -> None:
-        """Record a failure or lossy stop; `all_work`: discard work saved earlier, too."""
+        """Record that data in device memory are lost; `all_work`: the saved state, too."""
         self.intact = self.input_saved = False  # data in device memory are lost with the launch
         self.state_saved = self.state_saved and not all_work  # with all work gone there is no state either
 
     def look(self, states: Sequence[Any]) -> None:
-        """Update `intact` and `input_saved` if a device with saved data has failed."""
+        """Update which data still exist after failures; `states`: all devices, by index."""
         if self.intact and any(states[device.index].failed_at > self.left_at for device in self.devices):
             self.intact = False
             self.input_saved = self.input_saved and self.devices[0].type.preemption.rate is None
 
     @property
     def in_memory(self) -> bool:
-        """True if the output or state is in device memory, each device with its part."""
+        """True if the devices on which the task last ran still have its state or output."""
         saves = self.state_saved and self.devices[0].type.preemption.rate is not None
         return self.intact and (self.checkpoint == 1.0 or saves)
 
     def parts(self, placement: Placement) -> dict[Device, list[tuple[int, float]]]:
-        """Return where each device gets the data that it lacks: (location, fraction).
+        """Return what each device of a new placement must fetch: (location, fraction).
 
         A device keeps the data that belong to its part of the new layout; it sends the rest to other devices, first to
         devices of the same node.
@@ -74,7 +74,7 @@ class History:
         return self._parts[1]
 
     def gives(self, device: Device, placement: Placement) -> bool:
-        """Return True if a device's memory has data that a new placement still lacks."""
+        """Return True if a new placement must fetch data from this device's memory."""
         return self.in_memory and any(device.index == at for some in self.parts(placement).values() for at, _ in some)
 
     def is_near(self, device: Device) -> bool:

@@ -24,7 +24,7 @@ STAGE_NAMES = ("preparing", "upload", "restore", "queued for compute", "compute"
 END, READY, TURN, JOIN, COMPUTED = range(5)
 """Purpose of the pending clock entry of a launch.  END: it ends; READY: its devices are ready; TURN: it gets a copy
 engine, and its transfer is simulated with events; JOIN: it begins to share a compute engine; COMPUTED: it has
-computed, and other launches depend on that."""
+computed, on which its download or the speed of other launches depends."""
 
 
 Moves = tuple[float, float, float, float]  # bytes and seconds of an upload, then of a download
@@ -86,7 +86,6 @@ class Launch(Timer):
 
     @property
     def task(self) -> Task:
-        """The first task of the launch."""
         return self.tasks[0]
 
     @property
@@ -116,7 +115,7 @@ class FusedLaunch(Launch):
 
 
 class Terms:
-    """Properties of a batch that its requests do not have: padding and noise.
+    """Padding and noise of a batch: properties that its requests do not have.
 
     Padding adds the transfers of `extra` requests and `padding` compute seconds.  The true time of each stage is its
     nominal time × a factor (`up`, `compute`, `down`).
@@ -143,7 +142,6 @@ class Terms:
 
 
 def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
-    """Convert a compact launch to a timetable; queue its transfers at copy engines."""
     lane, seconds_left, rates, times, end, moves, up_flow, down_flow = sketch
     up_bytes, up_seconds, down_bytes, down_seconds = moves
     device, begin = launch.placement.devices[0], launch.decided
@@ -329,7 +327,8 @@ class Lane:
     def write_out(self, end: float = 0.0) -> None:
         """Convert all compact launches of the accelerator to timetables.
 
-        Booked transfers are sent now.  `end`: end of the run, if it is over; transfers that ended before are not sent.
+        Booked transfers become transfers with events.  `end`: end of the run, if it is over; uploads that ended before
+        it remain as they are.
         """
         for launch in self.flights:
             if (drawn := launch.sketch) is not None:
@@ -345,7 +344,7 @@ class Lane:
                 launch.sketch = None
 
     def idle(self, now: float) -> bool:
-        """Return True if there is no launch or transfer here; mark the engines free then."""
+        """Return True if the accelerator has no launch or transfer; then free its engines."""
         if self.flights or self.uploads or self.downloads:
             return False
         self.upload = self.compute = self.download = now
@@ -357,8 +356,8 @@ class Resident(Launch):
     """A launch without a planned end, such as a replica of a language model.
 
     It occupies its devices until they are released or one of them fails; its clock entry is the next step boundary.  It
-    is in `RunState.residents`, and changes of its devices affect it like any launch; `holder` (the replica) decides how
-    it reacts.  Its number is negative; each of its busy periods is a row of the table of launches.
+    is in `RunState.residents`.  Like any launch it is notified of changes of its devices; its `holder` (the replica)
+    reacts to them.  Its number is negative; each of its busy periods is a row of the table of launches.
     """
 
     __slots__ = ("holder",)

@@ -1,10 +1,10 @@
 """Delays of jobs that share links, computed from each job's use of each link.
 
 A `Stake` is a job's use of one link.  The delay of a job on one link follows `hetsim.formulas.contention`.  A job that
-sends over several links at once has the longest of the links' delays; when one link limits it, it uses less of the
-other links.  The delays are computed in two passes: first for each link by itself, then for each link with the first
-pass's delays on the other links of its jobs.  A change on a link affects only the jobs on it and the jobs on the other
-links of those jobs.
+sends over several links at once has the longest of the links' delays; a job that one link limits uses less of its other
+links.  The delays are computed in two passes: first for each link by itself, then for each link with the first pass's
+delays on the other links of its jobs.  A change on a link affects only the jobs on it and the jobs on the other links
+of those jobs.
 
 Up to `JOINT` jobs that are connected by links are instead solved jointly (`hetsim.formulas.contention`); a change then
 affects all of them.
@@ -43,7 +43,7 @@ class Stake:
         return sum([max(0.0, delay * share - slack) for share, slack in self.hidden])
 
     def met(self, second: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the distribution of the job's delay on this link: probabilities, seconds."""
+        """Return probabilities and seconds of a job's delay (`second`: after two passes)."""
         row, table = self.group.first.rows[self.member], self.group.second if second else self.group.first.met
         return table.seen[row], table.delays[row]
 
@@ -74,7 +74,7 @@ class ContendingJobs:
 
     @property
     def second(self) -> LinkDelays:
-        """Delays of the jobs on this link (second pass: with their delays on other links)."""
+        """Result of the second pass, which includes the jobs' delays on other links."""
         first, second = self.first, self.kept
         if second is None:
             elsewhere = [[one for one in _slow(stake.member) if one is not stake] for stake in self.stakes]
@@ -134,7 +134,7 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
 
 
 def _connected(start: ContendingJobs) -> list[Any] | None:
-    """Return the jobs connected with a link by shared links; None if above `JOINT`."""
+    """Return the jobs connected with a link by shared links; None: more than `JOINT`."""
     if start.rule != "random" or len(start.stakes) > JOINT:
         return None
     members = {id(stake.member): stake.member for group in _walk(start, joint=False) for stake in group.stakes}
@@ -189,7 +189,7 @@ def _ratio(member: Any) -> float:
 
 
 def _slow(member: Any) -> list[Stake]:
-    """Return the job's uses of those links on which jobs delay each other."""
+    """Return the job's uses of those links on which other jobs can delay it."""
     return [one for one in member.stakes if len(one.group.stakes) > 1 and one.group.first.slow]
 
 
@@ -200,7 +200,7 @@ def _longest(stakes: list[Stake], second: bool) -> float:
 
 
 def _together(stake: Stake, other: Stake) -> float:
-    """Return the correlation of the numbers of senders on two links, without this job."""
+    """Return the correlation of how many other jobs send on two links at one time."""
     first, second, there = stake.group.first, other.group.first, other.group.first.rows
     mine, theirs = first.deviation[first.rows[stake.member]], second.deviation[there[stake.member]]
     both = sum([first.deviation[row] * second.deviation[there[job]] for job, row in first.rows.items() if job in there])

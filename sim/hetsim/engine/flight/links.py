@@ -12,8 +12,9 @@ from heapq import heappush
 from typing import Any, NamedTuple
 
 from hetsim.engine.kernel.clock import FINISH, Clock, Timer
-from hetsim.model.cluster import Cluster, Device
-from hetsim.model.tasks import Mode
+from hetsim.model.cluster import Cluster
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +57,11 @@ class Flow(Timer):
         self.bookable = False  # True if it may be booked once it is alone
 
     def there(self, now: float, called: float) -> bool:
-        """Return True if a booked transfer still uses its pipes when another one begins."""
+        """Return True if a booked transfer still uses its pipes when another one begins.
+
+        `called`: time of the decision to begin the other one.  A transfer that ends now still counts if it began after
+        `called`.
+        """
         return self.until > now or (self.until == now and called < self.since and self.owner is not None)
 
 
@@ -237,12 +242,11 @@ class Links:
         self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None], owner: Any,
         called: float,
     ) -> Flow:  # fmt: skip
-        """Send like `send`, but on an idle path without an event, since the end is known.
+        """Send like `send`, but without an event if the path is idle: the end is known.
 
         The end is `Flow.until`, and `done` is not called.  If another transfer uses one of the pipes before this end,
-        `unsure` is called, and the booked transfer continues as if it had been sent; once it is alone again, it is
-        booked again and `sure` is called.  `called`: time of the decision that the transfer begins now; a transfer that
-        ends now but began after this time still counts as present.
+        `unsure` is called, and the transfer continues with events, as after `send`; when it is alone again, it is
+        booked again and `sure` is called.  `called`: time of the decision to begin the transfer (see `Flow.there`).
         """
         pipes, latency = way
         now = self.clock._now
@@ -269,7 +273,11 @@ class Links:
         return flow
 
     def unbook(self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False) -> None:
-        """Convert a booked transfer to one with events, since another transfer joins it."""
+        """Convert a booked transfer to one with events, since another transfer joins it.
+
+        `turn`: position of the other transfer in the order of this instant; `called`: time of the decision to begin it;
+        `joined`: True if the caller schedules the event.
+        """
         for pipe in flow.pipes:
             if pipe.booked is flow:
                 pipe.booked = None

@@ -5,18 +5,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from hetsim.engine.flight.links import Flow, LinkPath
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 
 INF = math.inf
 
 
 class Part:
-    """One accelerator's part of an upload or download, with its turn at a copy engine.
+    """One accelerator's part of an upload or download.
 
-    `ask`: time at which the part requests the engine; `at`: time at which it gets the engine; `until`: time at which
-    the transfer is done; each is inf while it is not known.  A transfer on a private path (`alone`) takes `delay` +
-    `span` seconds.  Any other transfer begins with an event and moves its `legs` (links of its route) one by one; its
-    end is not known in advance.
+    The part requests a copy engine at the time `ask`, gets it at `at`, and its transfer is done at `until`; each is inf
+    while it is not known.  A transfer on a private path (`alone`) takes `delay` + `span` seconds.  Any other transfer
+    begins with an event and passes its `legs` (the links of its route) one by one; its end is not known in advance.
     """
 
     # Defaults stand in the class: most parts need few of them (measured: a third of what setting all costs).
@@ -60,7 +59,7 @@ class Part:
         self.delay = delay  # separate from `span`, so that `serve` adds them in its order
 
     def sent(self, flow: Flow) -> None:
-        """Store the transfer over a shared path that moves this part, unless it has ended."""
+        """Store the transfer that moves this part; do nothing if the transfer has ended."""
         self.begun = True
         if flow.until == INF and not flow.ended:  # else it is over
             flow.bookable = False
@@ -69,12 +68,12 @@ class Part:
 
     @property
     def number(self) -> int:
-        """Number of its launch or prefetch; numbers are in start order."""
+        """Number of the part's launch or prefetch; numbers are in start order."""
         return self.owner.number
 
 
 def insert_part(parts: list[Part], part: Part) -> None:
-    """Insert a part in the start order of launches."""
+    """Insert a part into a list that is in the start order of launches."""
     if parts and parts[-1].number > part.number:
         parts.append(part)
         parts.sort(key=lambda one: one.number)  # an earlier launch may come late: after evictions, or expanded

@@ -9,13 +9,14 @@ from hetsim.engine.flight.part import Part, insert_part
 from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.kernel.clock import FINISH, Timer
 from hetsim.engine.resources.occupancy import GpuState
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 
 
 def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Callable[[], None]) -> str | None:
-    """Copy an item to an accelerator; the copy queues for the upload engine.
+    """Copy an item to an accelerator through its upload engine.
 
-    `number` orders it among launches; `then` is called at its end.  Return why it is impossible, or None.
+    `number` is the position of the copy among launches at the engine; `then` is called at its end.  Return why the copy
+    is impossible, or None.
     """
     if not 0 <= item < len(transfers.places.items):
         return "the item does not exist"
@@ -67,13 +68,11 @@ class Fetching(Timer):
             self.ask()
 
     def ask(self) -> None:
-        """Request the upload engine."""
         self.part.ask = self.transfers.clock._now
         insert_part(self.gpu.lane.uploads, self.part)
         self.transfers.asked((self.gpu.lane,))
 
     def arm(self) -> None:
-        """Set the timer to the time at which the upload engine becomes free."""
         part, clock = self.part, self.transfers.clock
         if part.begun or part.at == self.armed:  # equal floats: its turn has not moved
             return

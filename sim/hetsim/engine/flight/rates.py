@@ -12,8 +12,9 @@ from hetsim.engine.flight.launch import INF, Lane, Launch, ShareGroup, Timetable
 from hetsim.engine.kernel.clock import FINISH, Clock
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import DeviceState, GpuState
-from hetsim.model.cluster import WHOLE, Device, Sharing
-from hetsim.model.tasks import Mode
+from hetsim.model.cluster import WHOLE, Sharing
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 
 Rates = tuple[float, float, float]  # (rate, device-seconds computed per second, watts above idle)
 
@@ -185,7 +186,7 @@ class Speeds:
 
 
 def _measured(launch: Launch, members: list[Launch], sharing: Sharing) -> float:
-    """Return the measured speed next to the other launches; 0 if not all are measured."""
+    """Return a launch's speed next to `members` by measured slowdowns; 0 if unknown."""
     speed = 1.0
     for other in members:
         if other is not launch:

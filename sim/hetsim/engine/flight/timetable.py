@@ -19,10 +19,11 @@ Rate = Callable[[Launch], None]  # sets the rate at which a launch will compute
 
 
 def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
-    """Set the known times of a new launch where all launches compute concurrently.
+    """Set the known times of a new launch, if all launches of its lane may compute.
 
-    The end of its computation remains unknown.  Return False, so that the caller uses `again`, if the shares do not all
-    fit, or if an earlier launch will request the upload engine only later: the new launch must then be served first.
+    The lane is an accelerator.  The end of the computation remains unknown.  Return False, so that the caller uses
+    `again`, if the shares do not all fit, or if an earlier launch will request the upload engine only later: the new
+    launch then uploads before it.
     """
     if not all_compute(lane):
         return False
@@ -44,7 +45,7 @@ def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
 
 
 def download_over(lane: Lane, now: float) -> list[Launch]:
-    """Serve the next downloads of an accelerator; return the launches with new ends."""
+    """Reschedule an accelerator's downloads after one has ended; return the launches."""
     lane.download = serve(lane.downloads, now)
     waited = []
     for part in lane.downloads:
@@ -64,9 +65,10 @@ def all_compute(lane: Lane) -> bool:
 
 
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
-    """Recompute stages not begun on these accelerators and on those tied by gangs.
+    """Recompute all stages that have not begun on these accelerators.
 
-    Return all these accelerators, and their launches.
+    Accelerators that have a gang in common with them are included.  `rate`: function that sets the rate of a launch.
+    Return all accelerators included, and their launches.
     """
     lanes, flights = together(lanes)
     for lane in lanes:
@@ -107,7 +109,7 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
-    """Return all lanes (accelerators) that gangs tie to these, and their launches."""
+    """Return these lanes (accelerators), those that gangs connect, and all launches."""
     if len(lanes) == 1:
         flights = lanes[0].flights
         for launch in flights:

@@ -17,11 +17,11 @@ from hetsim.engine.flight.part import INF, Part
 from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.fusion import Fusion, fusion_of
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 
 Sources = dict[int, tuple[float, list[tuple[int, int]]]]  # bytes and (item, version) pairs to copy, by source location
 
@@ -61,7 +61,7 @@ class Transfers:
     # Memory of items ------------------------------------------------------------------------------------------
 
     def items_refusal(self, tasks: Sequence[Task], placement: Placement, private: int) -> str | None:
-        """Return why the tasks' items do not fit next to `private` bytes; None if they do."""
+        """Return why tasks' items and `private` bytes do not fit into memory, or None."""
         if placement.mode.on_cpu:
             return None
         if not (items := self.needed_items(tasks, placement.mode)):
@@ -81,7 +81,7 @@ class Transfers:
         return self.fusion(tasks).held_items if mode.parts else items_of(tasks)
 
     def make_room(self, gpu: GpuState, owner: Any) -> int:
-        """Evict items for a launch; return how many write-backs must end before it begins."""
+        """Evict items for a launch or prefetch; return how many write-backs delay it."""
         here = self.places.on(gpu.device)
         for item in self.places.evict(gpu):
             eviction = Eviction(gpu, item, self.places.items[item].size, self.places.version[item])
@@ -103,7 +103,7 @@ class Transfers:
     # Upload -----------------------------------------------------------------------------------------------
 
     def plan(self, launch: Launch, table: Timetable) -> None:
-        """Plan the uploads of a launch, and its downloads if these are known already."""
+        """Plan a launch's uploads, and its downloads unless they depend on data items."""
         terms, tasks = launch.terms, launch._tasks
         if terms is not None:
             fresh = terms.fresh
@@ -133,7 +133,7 @@ class Transfers:
             self.final(launch, table)
 
     def private(self, launch: Launch) -> Moves:
-        """Return bytes and seconds of a launch's upload and download, without items."""
+        """Return bytes and seconds of a launch's upload and download, without data items."""
         mode, terms = launch.placement.mode, launch.terms
         if terms is None:
             tasks = launch._tasks
@@ -152,7 +152,7 @@ class Transfers:
         return up_bytes, up_seconds, down_bytes, down_seconds
 
     def seconds_of_one(self, mode: Mode) -> tuple[float, float]:
-        """Store and return one task's upload and download seconds, without those of bytes."""
+        """Return and cache a mode's stated upload and download seconds (bytes excluded)."""
         seconds = self.of_one[mode] = mode.upload.seconds_for(1), mode.download.seconds_for(1)
         return seconds
 
@@ -171,8 +171,8 @@ class Transfers:
 
         Private data are included.  A task that was stopped needs its saved state and its input.  If the input was saved
         with the state, it needs no transfer on the node of the state; another node copies it from there.  A task that
-        has computed everything needs only its output if it continues on another device.  `histories`: saved state of
-        the tasks, if not the present state.
+        has computed everything needs only its output if it continues on another device.
+        `true`: with the true instead of expected times of a batch; `histories`: what the tasks saved, if not their own.
         """
         places, mode = self.places, placement.mode
         size, seconds = 0.0, 0.0
@@ -280,7 +280,7 @@ class Transfers:
         self._go_on(part)  # the next leg begins where this one ended
 
     def _share(self, device: Device) -> None:
-        """Allow transfers of other devices on the private paths of an accelerator."""
+        """Make the private paths of an accelerator shared: other devices use them now."""
         lane: Lane = self.capacity.of[device.index].lane
         if not lane.down.private or lane.down.rate == INF:
             return
@@ -321,7 +321,7 @@ class Transfers:
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
         fusion: Fusion | None = None,
     ) -> tuple[float, float]:  # fmt: skip
-        """Return the bytes copied to the host at a launch's end, and stated seconds."""
+        """Return the bytes that tasks send to the host at their end, and stated seconds."""
         size = 0.0
         for task in tasks:
             size += task.bytes_out
@@ -335,7 +335,6 @@ class Transfers:
         return size, mode.download.seconds_for(len(tasks) + terms.extra) * (terms.down if true else 1.0)
 
     def download_seconds(self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None) -> float:
-        """Return the estimated seconds of a download stage on idle links and engines."""
         if placement.mode.on_cpu:
             return 0.0
         size, seconds = self.final_bytes(tasks, placement.mode, terms, False)
@@ -343,7 +342,7 @@ class Transfers:
         return seconds + max(Links.alone(self.links.down(device), size) for device in placement.devices)
 
     def brought(self, flow: Any) -> None:
-        """Handle the end of an accelerator's part of a transfer over one shared path."""
+        """Handle the end of a transfer over one shared path: its part is complete."""
         part = flow.owner
         part.flow = None
         part.until = self.clock._now

@@ -1,10 +1,10 @@
 """The clock: a heap of timers in SimPy's order (time, priority, insertion).
 
-A `Timer` is fired by calling `timer.then(timer)`, in half the time of a SimPy Timeout.  SimPy's events, processes and
-resources can use the same heap (`hetsim.engine.kernel.environment`).  Events of one instant are in the order of their
-priority: READING (of routers' signals) < FINISH < FAULT < ARRIVAL < TIMER (SimPy's NORMAL) < LAST (replicas form
-batches).  A decision round takes place when the next event is strictly later.  Two times are one instant if they are
-equal floats.
+When a `Timer` fires, `timer.then(timer)` is called; this takes half the time of a SimPy Timeout.  SimPy's events,
+processes and resources can use the same heap (`hetsim.engine.kernel.environment`).  Events of one instant are in the
+order of their priority: READING (of routers' signals) < FINISH < FAULT < ARRIVAL < TIMER (SimPy's NORMAL) < LAST
+(replicas form batches).  A decision round takes place when the next event is strictly later.  Two times are one instant
+if they are equal floats.
 """
 
 import math
@@ -95,7 +95,6 @@ class Clock:
         self._compact()
 
     def _compact(self) -> None:
-        """Remove stale entries in place, because `advance` has a reference to the list."""
         self._heap[:] = [item for item in self._heap if item[3].entry == item[2]]
         heapify(self._heap)  # keys are unique, so the order of events does not change
         self._stale = 0

@@ -168,7 +168,7 @@ class Replica(Holder):
             stage.cut()
 
     def wake(self) -> None:
-        """Schedule a step boundary; an event of several steps then ends after this step."""
+        """Schedule a step boundary: now if idle, else at the end of the step in progress."""
         self.foreseen = None
         if self.stage.under_way:
             if self.stage.count > 1:
@@ -232,7 +232,7 @@ class Replica(Holder):
         stage.begin(1, self.times.seconds_for(stage.reading, decoding, context, *attended_to), lag)
 
     def _jump(self, gave_way: bool, lag: float) -> None:
-        """Decode until a sequence ends, blocks run out, or a waiting request may join."""
+        """Begin decoding up to the next change of the batch; `gave_way`: after preempting."""
         sequences, requests = self.sequences, self.requests
         count = 1 if lag else sequences.until_full(sequences.until_end())  # a row of several steps has no copying
         if count > 1 and self.outstanding > len(requests.inside):
@@ -300,7 +300,7 @@ class Replica(Holder):
         stage.count = 1
 
     def evict(self) -> None:
-        """Evict idle prefixes whose blocks the steps finished so far have filled."""
+        """Evict idle prefixes that do not fit next to the sequences' KV data any more."""
         cache = self.memory.cache
         if cache is not None and cache.idle:
             cache.fit(self.free_blocks)
@@ -336,7 +336,7 @@ class Replica(Holder):
     # The end ------------------------------------------------------------------------------------------------
 
     def close(self, end: float, outcome: int) -> None:
-        """Write the last row when the devices are released or the run ends."""
+        """Write the row of the last busy or idle period when the replica or the run ends."""
         if not self.periods.busy:
             self.periods.rest(outcome, end)
             return
@@ -371,5 +371,5 @@ class Replica(Holder):
         return self.requests.lose("failure" if outcome == LAUNCH_LOST else "recompute")
 
     def defects(self) -> list[str]:
-        """Return descriptions of all inconsistencies (for --check)."""
+        """Return errors in counts of requests and KV blocks as messages (for --check)."""
         return [f"{self!r}: {text}" for text in self.requests.defects()]

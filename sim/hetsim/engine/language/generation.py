@@ -56,11 +56,11 @@ class Generation:
         self.client, self.weight, self.to_prefill = task.user, task.weight, self.prompt
 
     def energy(self, seconds: float) -> float:
-        """Return the request's joules above idle; `seconds`: on the present replica type."""
+        """Return J above idle: on earlier replica types, plus `seconds` on the present."""
         return self.joules + seconds * self.kind.width * self.kind.watts
 
     def received(self, seconds: float) -> float:
-        """Return the request's device-seconds; `seconds`: on the present replica type."""
+        """Return device-seconds: on earlier replica types, plus `seconds` on the present."""
         return self.earlier + seconds * self.kind.width
 
     def begin_anew(self, now: float) -> None:

@@ -31,7 +31,7 @@ class PrefixCache:
         return count
 
     def hold(self, names: Sequence[Hashable]) -> int:
-        """Add a user to each of these cached prefix names; return how many were idle."""
+        """Add one user (a request) to each cached prefix name; return how many had none."""
         woken = 0
         for name in names:
             if name in self.idle:
@@ -43,7 +43,7 @@ class PrefixCache:
         return woken
 
     def keep(self, names: Sequence[Hashable]) -> list[Hashable]:
-        """Give each of these prefix names without a user one user; return those names."""
+        """Cache prefix names that are not in use, with one user each, and return them."""
         new = [name for name in dict.fromkeys(names) if name not in self.users]
         for name in new:
             self.idle.pop(name, None)  # the same was left here in the meantime: one copy is enough
@@ -51,7 +51,7 @@ class PrefixCache:
         return new
 
     def release(self, names: Sequence[Hashable]) -> int:
-        """Remove a user from each prefix name, last first; return how many became idle."""
+        """Remove one user (a request) from each prefix name; return how many have none."""
         freed = 0
         for name in reversed(names):  # a prefix is of use only with all before it: its end goes first
             self.users[name] -= 1
@@ -68,15 +68,14 @@ class PrefixCache:
 
 
 class KVMemory:
-    """KV blocks of `block` tokens; a sequence gets a new block when its last is full."""
+    """KV memory in blocks of `block` tokens, which sequences allocate as they grow."""
 
     __slots__ = ("block", "total", "free", "cache")
 
     def __init__(self, blocks: int, block: int, prefix: int):
         """`prefix`: number of tokens per prefix name; 0 disables the prefix cache."""
         self.block = block
-        self.total = self.free = blocks
-        """`free`: KV blocks that no request uses, including those with idle prefixes."""
+        self.total = self.free = blocks  # `free`: blocks that no request uses, including those with idle prefixes
         self.cache = PrefixCache(prefix, block) if prefix else None
 
     def blocks_of(self, tokens: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hetsim.engine.flight.links import Flow, Links, Pipe
 from hetsim.engine.language.generation import Generation
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 
 
@@ -70,6 +70,5 @@ class KVTransfers:
 
 
 def _pairs(senders: Sequence[Device], receivers: Sequence[Device]) -> list[tuple[Device, Device]]:
-    """Return the device pairs between which equal parts of the KV data are sent."""
     parts = max(len(senders), len(receivers))
     return [(senders[k * len(senders) // parts], receivers[k * len(receivers) // parts]) for k in range(parts)]

@@ -17,10 +17,10 @@ from hetsim.engine.language.service_calls import ReplicaType, ServiceCalls
 from hetsim.engine.queues.queue import OneByOne
 from hetsim.engine.residents.replica_set import ReplicaSet, Residents
 from hetsim.errors import RunError
+from hetsim.model.mode import Shape
 from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED, STOPS
 from hetsim.model.service import LanguageService
 from hetsim.model.task import RUNNING, Task
-from hetsim.model.tasks import Shape
 from hetsim.policy.iterating import Foreseen
 from hetsim.policy.routing import OpenReplicas
 
@@ -203,11 +203,11 @@ class Fleet(ServiceCalls):
         self.replicas.scale()
 
     def never(self) -> None:
-        """Reduce the number of expected requests by one that will not arrive."""
+        """Record that one of the expected requests will not arrive."""
         self.coming.to_come -= 1
 
     def _unseen(self, row: int, end: float) -> None:
-        """Delete the time of a first token that does not reach the client before `end`."""
+        """Delete a first-token time after `end`: the client did not receive the token."""
         if self.first_tokens[row] > end:
             self.first_tokens[row] = NAN
 
@@ -321,12 +321,11 @@ class Serving(Residents):
             one.fleet.close(end)
 
     def defects(self) -> list[str]:
-        """Return descriptions of all inconsistencies (for --check)."""
         return [text for one in self.sets for replica in one.all for text in replica.defects()]
 
 
 def _largest(kinds: list[ReplicaType], service: LanguageService) -> int:
-    """Return the maximum number of KV blocks that a request may need to be served."""
+    """Return the KV blocks of the largest request that every role can serve."""
     sides = [[kind.blocks for kind in kinds if kind.replicas or service.scaling is not None]]
     if service.prefillers:
         sides.append([kind.blocks for kind in kinds if kind.prefillers])

@@ -51,7 +51,7 @@ class Lines:
         self._look(client)
 
     def gone(self, request: Generation) -> None:
-        """Update the head of a queue if this request, which no longer waits, was the head."""
+        """Update the head of a queue if it was this request, which no longer waits."""
         client = request.client if self.by_client else ""
         if self.heads.get(client) is request:
             self._look(client)
@@ -82,7 +82,6 @@ class Lines:
         return heads[self.chosen]
 
     def pop(self) -> None:
-        """Remove the head from its queue because it joins the batch."""
         heappop(self.of[self.chosen])
         self._look(self.chosen)
 
@@ -134,7 +133,6 @@ class Members:
 
     @property
     def idle(self) -> bool:
-        """Return True if the replica has no request, and none is in transfer to it."""
         return not (self.replica.outstanding or self.held or self.loading)
 
     # Waiting ------------------------------------------------------------------------------------------------
@@ -179,7 +177,7 @@ class Members:
         return lag
 
     def may_fit(self) -> bool:
-        """Return False if the first waiting request cannot fit while all others decode."""
+        """Return True if the first waiting request would fit after the next decoding step."""
         head = self.line.head()
         return head is not None and self.memory.blocks_for(head) + self.sequences.growth(2) <= self.memory.free
 
@@ -224,7 +222,6 @@ class Members:
         request.task._launch = None
 
     def _leave_steps(self, request: Generation) -> None:
-        """Stop decoding or prefilling a request, and store its token count in `made`."""
         if request.state == DECODING:
             self.sequences.leave(request)
         else:
@@ -300,7 +297,7 @@ class Members:
             call(self.service.state, self.policy.request_left, self.replica, request, over)
 
     def abort(self, request: Generation) -> bool:
-        """Abort a request; True: it leaves after the current step; False: it has left."""
+        """Abort a request; return True if it leaves only after the current step."""
         request.leaves = True
         if request.row in self.inside:
             self.leaving.append(request)
@@ -326,7 +323,7 @@ class Members:
         self.leaving = []
 
     def _stop_loading(self, request: Generation, over: bool) -> None:
-        """Cancel the transfer of a request's keys and values to the replica; free blocks."""
+        """Cancel a request's KV transfer to this replica; `over`: the request ends, too."""
         self.replica.evict()
         self._told_left(request, over)
         self.service.transfers.give_up(request)
@@ -358,7 +355,7 @@ class Members:
         return lag
 
     def let_go(self, request: Generation) -> None:
-        """Free the blocks of a request prefilled here, since another replica has its data."""
+        """Free the blocks of a prefilled request whose data are not needed here any more."""
         del self.held[request.row]  # fetched, or not wanted any more
         self.memory.give_back(request)
         request.source = None
@@ -413,7 +410,6 @@ class Members:
         self.replica.wake()
 
     def defects(self) -> list[str]:
-        """Return descriptions of all inconsistencies (for --check)."""
         requests = []
         memory, sequences = self.memory, self.sequences
         own, done = 0, self.replica.steps - sequences.steps

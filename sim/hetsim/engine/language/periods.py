@@ -43,7 +43,7 @@ class Periods:
                 self.leader = request.row
 
     def end(self, outcome: int, end: float) -> None:
-        """Write the row of a busy period; it includes the idle time before it."""
+        """Write the row of a busy period, which begins with the idle time before it."""
         steps = self.steps
         busy = (end - self.busy_from - steps.copied) * steps.width
         load = self.load or (NAN, NAN)
@@ -55,7 +55,7 @@ class Periods:
         self.number += 1  # by which a request counts once in each period
 
     def rest(self, outcome: int, end: float) -> None:
-        """Write a row for the time since the last busy period of a replica that ends idle."""
+        """Write the last row of a replica that ends idle: the time since its busy period."""
         if end > self.since or self.load is not None:
             load = self.load or (NAN, NAN)
             times = (self.since, load[0], *load, NAN, NAN, NAN, end)

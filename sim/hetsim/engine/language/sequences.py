@@ -25,8 +25,8 @@ class Sequences:
         self.share = 0.0  # seconds charged to a request that took part in all decoding steps so far
         self.ends: list[tuple[int, int, Generation]] = []
         self.residues = [0] * memory.block
-        """Number of sequences by (tokens - steps) modulo the block size; it shows how many need a new block at each
-        step."""
+        """Number of sequences by residue: (tokens - steps) modulo the block size.  The residue of a sequence never
+        changes, and determines at which steps it needs a new block."""
         # end of the last decoding step, in which all sequences except the `fresh` ones got a token
         self.decoded_at = NAN
         self.fresh: dict[int, float] = {}  # by row of a request that has begun since then: when its last token came
@@ -105,5 +105,5 @@ class Sequences:
         return min(steps, most)
 
     def part_of(self, request: Generation) -> float:
-        """Return the seconds of completed steps that are charged to a request."""
+        """Return the computed seconds charged to a request, up to the last completed step."""
         return request.seconds + (self.share - request.seconds_from if request.state == DECODING else 0.0)

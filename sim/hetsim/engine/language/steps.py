@@ -29,8 +29,7 @@ class Steps:
     count: int = 0
     ends_at: float = NAN  # end time of the last of these steps
     last: bool = False  # True if a speed change has moved the end of a single step, which `cut` must not recompute
-    rate: float = 1.0
-    """Speed of the slowest device; `power`: mean power of the devices.  Both relative to nominal frequency."""
+    rate: float = 1.0  # speed of the slowest device; `power`: mean power; both relative to nominal
     power: float = 1.0
     worked: float = 0.0  # computed seconds up to `worked_until`, weighted by power; updated when speeds change
     worked_until: float = NAN
@@ -85,7 +84,7 @@ class Steps:
         self.rate, self.power = rate, power  # after the work at the former ones has been counted
 
     def over(self) -> float:
-        """Complete the steps, and return their computed seconds, weighted by power."""
+        """Complete the steps; return their computed seconds × mean power (1: nominal)."""
         self.under_way = False
         now = self.clock._now
         computed = now - self.began - self.lag
@@ -94,12 +93,11 @@ class Steps:
         return computed
 
     def in_part(self, end: float) -> float:
-        """Stop the steps at `end`, and return their computed seconds, weighted by power."""
+        """Stop the steps at `end`; return the computed seconds × mean power (1: nominal)."""
         self.copied -= max(0.0, self.lag - (end - self.began))
         return self._powered(max(0.0, end - self.began - self.lag), end)
 
     def _powered(self, computed: float, end: float) -> float:
-        """Return the computed seconds, weighted by power; add the difference to `surplus`."""
         powered = self._weighted(computed, end)
         self.surplus += (powered - computed) * self.width
         return powered
@@ -110,10 +108,10 @@ class Steps:
         return self.worked + max(0.0, end - self.worked_until) * self.power
 
     def so_far(self) -> float:
-        """Return the seconds computed in the current steps until now, weighted by power."""
+        """Return the computed seconds × mean power (1: nominal) of these steps until now."""
         now = self.clock._now
         return self._weighted(max(0.0, now - self.began - self.lag), now)
 
     def over_by(self, end: float) -> int:
-        """Return how many of the current steps have ended by `end`, not counting the last."""
+        """Return how many of these steps, except the last one, have ended before `end`."""
         return bisect_left(range(1, self.count), end, key=self.after)

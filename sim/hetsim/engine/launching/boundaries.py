@@ -100,7 +100,7 @@ class Boundaries:
                         part.owner.arm()
 
     def arm(self, launch: Launch) -> None:
-        """Set the one clock entry of a launch to its next boundary."""
+        """Set the one clock entry of a launch to its next boundary between stages."""
         table: Timetable = launch.own_table
         time, due = next_boundary(table) if table.stepwise else (table.end, END)
         if time == table.armed and due == table.due:  # equal floats: nothing moved, and the entry keeps its place
@@ -310,7 +310,7 @@ class Boundaries:
         self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,
         complete: bool = False,
     ) -> None:  # fmt: skip
-        """Add a launch's stage times to its tasks; `kept`: fraction of work that counts."""
+        """Add a launch's stage times and energy to its tasks; `kept`: fraction not lost."""
         _, up, uploaded, began, computed, down = times
         detail = self.recorder.detail
         tasks = launch.tasks
@@ -332,7 +332,7 @@ class Boundaries:
                 downloads[row] += download
 
     def close(self, launch: Launch, end: float) -> tuple[float, ...]:
-        """Account for a launch in flight when the run ends; return its stage times."""
+        """Update a launch in flight to the `end` of the run; return its stage times."""
         table: Timetable = launch.table
         if table.traffic is not None:
             self.network.leave(table.traffic, end)
@@ -348,14 +348,13 @@ class Boundaries:
 
 
 def written(launch: Launch) -> Iterable[int]:
-    """Return the items that a launch writes to memory."""
     if launch.fusion is not None:
         return launch.fusion.outputs
     return [item for task in launch.tasks for item in task.writes]
 
 
 def next_boundary(table: Timetable) -> tuple[float, int]:
-    """Return time and kind of a launch's next boundary that requires an action."""
+    """Return time and kind of the next boundary between stages that needs an action."""
     if not table.prepared:
         return table.begin, READY  # what must be uploaded is known only then
     turn = _turn(table.up) if table.up else INF
@@ -375,5 +374,5 @@ def next_boundary(table: Timetable) -> tuple[float, int]:
 
 
 def _turn(parts: Sequence[Part]) -> float:
-    """Return the earliest begin of a transfer that is simulated with events."""
+    """Return the earliest begin of those transfers that are simulated with events."""
     return min([part.at for part in parts if not (part.alone or part.begun)], default=INF)

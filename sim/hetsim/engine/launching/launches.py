@@ -57,7 +57,7 @@ class Launches(Boundaries):
             self.arm(launch)
 
     def _devices_ready(self, launch: Launch, table: Timetable, now: float, begin: float) -> float:
-        """Return when a launch's first stage may begin; devices may not be ready yet."""
+        """Return when all devices are ready: slices created, and earlier states saved."""
         states = self.capacity.of
         lanes: list[Lane] = []
         for device in launch.placement.devices:
@@ -93,7 +93,7 @@ class Launches(Boundaries):
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
     def tabulate(self, launch: Launch) -> Timetable:
-        """Return a timetable for a compute-only launch, without queueing it at engines."""
+        """Return a new timetable for a compute-only launch; no engine is reserved."""
         table = launch.own_table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
         table.end = table.armed = table.compute_end = table.finish_at = launch.decided + table.total

@@ -1,4 +1,4 @@
-"""Sketches: launches in compact form, which only engines and links can delay.
+"""Sketches: launches in compact form, whose few stage times need no timetable.
 
 A sketch (`hetsim.engine.flight.launch.Sketch`) is for a launch on one accelerator.  A transfer on a path that other
 launches also use begins in its turn.  Its end is known while it is alone on the path (`Links.book`); otherwise all
@@ -19,7 +19,7 @@ from hetsim.engine.flight.rates import Speeds
 from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.kernel.clock import FINISH
 from hetsim.engine.resources.occupancy import GpuState
-from hetsim.model.tasks import Mode
+from hetsim.model.mode import Mode
 
 
 @dataclass(eq=False)
@@ -112,7 +112,7 @@ class Sketches:
         return True
 
     def _brings(self, launch: Launch, mode: Mode) -> tuple[Moves, float] | None:
-        """Return transfer sizes and compute seconds; None if the launch needs a timetable."""
+        """Return a launch's transfers and compute seconds; None: it needs a timetable."""
         tasks = launch._tasks
         if tasks is not None and (tasks[0]._history is not None or (launch.terms is None and len(tasks) > 1)):
             return None
@@ -128,7 +128,7 @@ class Sketches:
     def boundary(self, launch: Launch, called: float = -INF) -> None:
         """Handle a launch's clock entry: the begin of its download, or its end.
 
-        `called`: time at which it was decided that the download begins, if the launch waited for that.
+        `called`: time at which it was decided that the download begins, if the launch had to wait for this decision.
         """
         if launch.sketch is None:
             self.due(launch)

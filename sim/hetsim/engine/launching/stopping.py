@@ -29,7 +29,7 @@ class Stops:
     def stop(
         self, launch: Launch, keep: bool, outcome: int = LAUNCH_STOPPED, fault: bool = False, killed: bool = False
     ) -> float:
-        """End a launch early; return the time at which its first stage began, or NaN.
+        """End a launch early; return when its first stage began (NaN: it had not begun).
 
         Transfers in progress are lost.  Finished computation counts if `keep`; after a fault, only up to the last
         checkpoint.  `killed`: the tasks of the launch end, too, which does not count as a preemption.  If a fault ends
@@ -114,7 +114,7 @@ class Stops:
             state.normal = False
 
     def _keep(self, launch: Launch, table: Timetable, progress: float, keep: bool, fault: bool) -> float:
-        """Set each task's finished fraction; return the fraction of work that counts."""
+        """Set the finished fractions of a stopped launch's tasks; return the part kept."""
         computed = table.total * progress
         planned = durations.planned(launch)  # before the finished fraction of its tasks changes
         # A fused launch keeps no work.
@@ -156,7 +156,7 @@ class Stops:
         return kept_seconds / computed if computed > 0 else float(progress == 1.0 and keep)
 
     def _to_the_end_of_the_block(self, launch: Launch, table: Timetable) -> float:
-        """Return the seconds until a stopped launch leaves the engine (flush: at once)."""
+        """Return the seconds until a stopped launch ends its block (0: it stops at once)."""
         kind = launch.placement.devices[0].type.preemption.kind
         block = max(task.shape.stopping.block for task in launch.tasks)
         if kind == "context_switch" or not block or launch.placement.mode.on_cpu:
@@ -177,7 +177,7 @@ class Stops:
         return seconds
 
     def _save_seconds(self, launch: Launch, residual: float) -> float:
-        """Return the seconds until a stopped launch has left its devices (state saved)."""
+        """Return the seconds to save a stopped launch; `residual` if no state is saved."""
         devices, kind = launch.placement.devices, launch.placement.mode.type
         if kind.preemption.kind != "context_switch":
             return residual

@@ -28,7 +28,7 @@ class Deadlines:
         self._at = 0
 
     def expect(self, rows: np.ndarray, times: np.ndarray) -> None:
-        """Register rows with known deadlines; only the earliest ones are in the heap."""
+        """Register rows with known deadlines, which enter the heap block by block."""
         order = np.lexsort((rows, times))
         order = order[times[order] < math.inf]
         self.rows, self.times = rows[order], times[order]

@@ -21,12 +21,13 @@ from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import ARRIVAL, Clock, Timer
 from hetsim.engine.queues.cache import Cache, ClockCache, Lru
 from hetsim.model.batch_times import StageTable
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.service import Service
 from hetsim.model.task import Task
-from hetsim.model.tasks import BatchTimes, Mode
+from hetsim.model.tasks import BatchTimes
 from hetsim.policy.request_queue import Requests
 
 MAX_GONE = 8192  # number of removed rows at the front of a list from which the list is shortened
@@ -91,7 +92,6 @@ class OneByOne:
         return self.to_come == 0
 
     def since(self, time: float) -> int:
-        """Return the number of requests that arrived after a time."""
         return len(self.joined) - bisect_right(self.joined, time)
 
     def end_now(self) -> int:
@@ -118,7 +118,6 @@ class StageNoise:
         return self._noise()
 
     def forget(self) -> None:
-        """Discard the random numbers that were drawn in advance."""
         self._factors = []
 
     def _noise(self) -> Sequence[float]:
@@ -131,7 +130,7 @@ class StageNoise:
 
 
 class Queue:
-    """Waiting requests of a service by arrival; implements `RequestQueue`."""
+    """Waiting requests of a service in order of arrival (a `RequestQueue`)."""
 
     def __init__(self, number: int, service: Service, run: RunInput, clock: Clock, links: Links, bell: dict[Any, bool],
                  by_clock: bool):  # fmt: skip
@@ -169,7 +168,7 @@ class Queue:
         self.holder: Any = None  # the replica of which this is the queue
 
     def apart_for(self, holder: Any) -> "Queue":
-        """Return an empty queue for one of the replicas that serve these requests."""
+        """Return an empty queue for a replica (`holder`) that serves these requests."""
         queue = copy(self)  # cache and noise are those of the service
         queue.holder, queue.fleet, queue.coming, queue.timer = holder, None, OneByOne(0), Timer(queue._enough)
         queue._apart, queue._first, queue._seen, queue._returned, queue.wanted = [], 0, {}, False, 1
@@ -199,7 +198,7 @@ class Queue:
 
     @property
     def apart(self) -> bool:
-        """True if requests wait in the separate list (those outside the arrival column)."""
+        """True if any request waits outside the arrival column (see the module)."""
         return bool(self._apart)
 
     @property
@@ -230,7 +229,6 @@ class Queue:
         return self._place(row) >= 0 or self.head_at <= self._position(row) < self._edge
 
     def may_wait(self, row: int) -> bool:
-        """Return True if this request waits or will wait."""
         if (column := self.column) is None or self._place(row) >= 0:
             return True
         return self.head_at <= self._position(row) < column.total
@@ -264,7 +262,7 @@ class Queue:
 
     @property
     def oldest(self) -> float:
-        """Arrival time of the oldest request at the front end."""
+        """Arrival time of the oldest waiting request (at the front end)."""
         if not self._apart and not self.service.request_delay:
             return self.arrival(0)
         row = self._apart[self._first] if self._apart else self.service.rows[self.head_at]
@@ -274,7 +272,6 @@ class Queue:
 
     @property
     def head(self) -> Task:
-        """The oldest waiting request."""
         return self.look(1)[0]
 
     def look(self, count: int | None = None) -> list[Task]:
@@ -295,7 +292,6 @@ class Queue:
         return [seen[row] for row in rows]
 
     def made(self, rows: Sequence[int]) -> list[Task]:
-        """Create task objects of some requests."""
         table, shape, delay = self.table, self.service.shape, self.service.request_delay
         at = np.asarray(rows)
         times = list(map(tuple, table.time[at].tolist()))
@@ -316,7 +312,7 @@ class Queue:
     # The engine's side ----------------------------------------------------------------------------------------
 
     def ring(self, again: bool = False) -> None:
-        """Report that the policy should be called; `again`: even if its answer is valid."""
+        """Request a call of the policy; `again`: even if its last answer is still valid."""
         if self.holder is not None:
             self.holder.wake()
         elif self.fleet is None:
@@ -328,7 +324,7 @@ class Queue:
             self.clock.round_due = True
 
     def join(self, task: Task) -> None:
-        """Add a request that has just arrived, if arrivals are reported one by one."""
+        """Add a request that has just arrived and whose arrival was an event."""
         coming: Any = self.coming
         coming.to_come -= 1
         coming.joined.append(self.clock._now)
@@ -340,7 +336,7 @@ class Queue:
             self._insert(task)
 
     def never(self) -> None:
-        """Record that an expected request was refused before it could wait."""
+        """Record that an expected request will never wait here."""
         if isinstance(self.coming, OneByOne):
             self.coming.to_come -= 1
         self.came()
@@ -384,10 +380,10 @@ class Queue:
             self._first = 0
 
     def take(self, count: int) -> tuple[int, list[int] | None, tuple[Task, ...] | None]:
-        """Remove the oldest requests from the queue.
+        """Remove the oldest requests from the queue; return (position, rows, tasks).
 
-        Return three values: the position of the requests in `service.rows` and None if they are a slice of it,
-        otherwise -1 and their rows; third, their task objects, or None if no task object exists yet.
+        If the requests are a slice of `service.rows`, `position` is its first index and `rows` is None; otherwise
+        `position` is -1.  `tasks` is None if no task object exists yet.
         """
         # The separate list is older than the head of the column, so the oldest are a slice only if it is empty.
         first, own_rows = self.head_at, None
@@ -427,7 +423,7 @@ class Queue:
             self._call()
 
     def want(self, count: int) -> None:
-        """Call the policy when `count` requests wait or arrivals end; 0: never."""
+        """Have the policy called once `count` requests wait, or arrivals end (0: never)."""
         self.wanted = count
         if self.column is None:
             return
@@ -447,7 +443,6 @@ class Queue:
         return self.coming.end_now()
 
     def input_of(self, row: int) -> int:
-        """Return the key of a request's input in the result cache."""
         return int(self.table.extra["input"][row])
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
@@ -460,7 +455,7 @@ class Queue:
         )
 
     def seconds(self, position: int, terms: Terms, estimated: bool) -> float:
-        """Return a batch's compute seconds in one mode, without the fixed time per batch."""
+        """Return the sum of requests' (estimated) compute seconds in the mode `position`."""
         if self.service.alike:
             return terms.requests.count * self.service.per_item[position]
         column = self.table.estimate if estimated else self.table.time

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from hetsim.engine.kernel.clock import ARRIVAL, Clock, Draws, Later, Timer
+from hetsim.model.mode import Shape
 from hetsim.model.record import NOT_ARRIVED, UNFINISHED, RunInput
 from hetsim.model.task import Task
-from hetsim.model.tasks import Shape
 
 BLOCK = 4096  # number of tasks read from the columns at once
 
@@ -39,7 +39,7 @@ class Sources(Timer):
         progress: Callable[[float, int, int], None] | None, each_block: Callable[[], None],
         absent: Sequence[np.ndarray] = (),
     ):  # fmt: skip
-        """Create the sources; `absent`: rows that queues count, so they are not delivered."""
+        """Create the sources; `absent`: rows of requests whose arrivals cause no events."""
         super().__init__(self._arrive)
         self.run = run
         self.tasks = run.tasks
@@ -78,7 +78,7 @@ class Sources(Timer):
 
     @property
     def to_come(self) -> int:
-        """Number of tasks that are certain to arrive, those of thinking clients included."""
+        """Number of tasks still to arrive, including the next tasks of thinking clients."""
         return self._last - self._base - self._at + self.thinking
 
     def end_now(self) -> None:
@@ -87,7 +87,7 @@ class Sources(Timer):
         self._sent = [len(stream.rows) for stream in self.run.closed]
 
     def begin_at(self, row: int) -> None:
-        """Continue with the present table of `run`, from row `row` on."""
+        """Continue with the present, longer table of `run`: deliver rows from `row` on."""
         self.note_arrived()
         self.tasks = self.run.tasks
         self._delivered, self._noted = None, row

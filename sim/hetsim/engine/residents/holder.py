@@ -11,8 +11,8 @@ from hetsim.engine.flight.launch import Resident
 from hetsim.engine.flight.links import Flow
 from hetsim.engine.kernel.clock import Clock, Timer
 from hetsim.errors import PolicyError
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode
 from hetsim.policy.routing import OpenReplicas
 
 
@@ -33,7 +33,7 @@ class HolderType:
 
 
 class Owner:
-    """A service with replicas: the interface for its replicas and the set of replicas."""
+    """A service with replicas, as its replicas and their `ReplicaSet` see it."""
 
     state: RunState
     service: Any
@@ -47,7 +47,6 @@ class Owner:
     holder_type: ClassVar[Any]  # the class of its replicas
 
     def illegal(self, what: str) -> PolicyError:
-        """Return the error for an illegal answer of the service's policy."""
         return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
 
     def able(self, request: Any, replicas: OpenReplicas) -> OpenReplicas:
@@ -55,10 +54,10 @@ class Owner:
         return replicas
 
     def lost(self, orphans: dict[int, Any], lost: Sequence[Any]) -> None:
-        """Reset requests whose data were lost; `orphans`: those without a replica, by row."""
+        """Reset requests after the loss of replicas; `orphans`: those without one, by row."""
 
     def close(self, end: float) -> None:
-        """Record the replicas that are there at the run's end."""
+        """Complete the record of all replicas that exist at the end of the run."""
         for replica in self.replicas.all:
             replica.close(end)
 
@@ -70,7 +69,8 @@ class Owner:
 class Holder:
     """A replica, which occupies its devices until it is given up.
 
-    The set of replicas uses `outstanding`, `idle`, `start`, `drain`, `give_up`, `enqueue` (of a request) and `run_at`.
+    `ReplicaSet` uses its members `outstanding`, `idle`, `start`, `drain`, `give_up`, `enqueue` (of a request) and
+    `run_at`.
     """
 
     outstanding = 0  # requests sent here that have not ended; `loads` follows it
@@ -108,11 +108,9 @@ class Holder:
 
     @property
     def idle(self) -> bool:
-        """Return True if the replica has no unfinished request."""
         return not self.outstanding
 
     def add(self, change: int) -> None:
-        """Change the number of outstanding requests by this amount."""
         self.outstanding += change
         self.loads[self.place] = (self.outstanding + 1) / self.speed
 
@@ -121,7 +119,6 @@ class Holder:
         self.loaded, self.draining = True, False
 
     def drain(self) -> None:
-        """Stop accepting requests."""
         self.draining = True
 
     def give_up(self, outcome: int) -> Sequence[Any]:
@@ -132,4 +129,4 @@ class Holder:
         """Continue at the speed of the slowest device, with the devices' mean power."""
 
     def _fired(self, timer: Timer) -> None:
-        """Handle the replica's next step boundary."""
+        """Handle the replica's next boundary between two steps."""

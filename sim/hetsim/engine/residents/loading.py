@@ -3,8 +3,8 @@
 A load sends the model in chunks over a chain of links, all of which are busy at the same time, at the rate that the
 slowest link allows; each device of a replica receives its own part.  The disk and host memory on the path keep a copy
 until a policy evicts it.  If another replica on the same node joins a load, it copies the model from host memory at the
-same time; it is loaded when both the load and its copy are complete.  If the first replica of a load is given up, or
-the replica from whose GPUs the load copies, the other replicas of the load begin again.
+same time; it is loaded when both the load and its copy are complete.  If the first replica of a load is given up, the
+others begin again; so do all replicas of a load if the replica is given up from whose GPUs they copy.
 """
 
 import math
@@ -132,7 +132,7 @@ class Loading:
     # Places and ways from there -------------------------------------------------------------------------------
 
     def _ways(self, replica: Holder, source: str, giver: Holder | None) -> list[Way]:
-        """Return each device's path from a source, or from the GPUs of another replica."""
+        """Return the path to each device: from the source, or from the GPUs of `giver`."""
         cluster, links, devices = self.state.input.cluster, self.state.links, replica.placement.devices
         spec = cluster.nodes[replica.node].spec
         way: Way = (), 0.0

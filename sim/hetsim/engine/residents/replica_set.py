@@ -1,9 +1,9 @@
 """The replicas of one service: number, devices, routing, scaling and failures.
 
-A replica occupies its devices from its start (with the run, or later because of load) until it is given up, one of them
-fails or the policy stops it.  Another replica then replaces it, and loads the model as soon as devices are free.  Free
-devices are sought when one fails, when a device comes up or is released, and when a request arrives.  Requests without
-a replica wait in the lobby.
+A replica occupies its devices until it is given up, one of them fails, or the policy stops it.  Some replicas start
+with the run, others when the load rises.  A failed or stopped replica is replaced by a new one, which loads the model
+as soon as devices are free.  Free devices are sought when a device fails, comes up or is released, and when a request
+arrives.  Requests that no replica accepts yet wait in the `lobby`.
 """
 
 import math
@@ -19,9 +19,9 @@ from hetsim.engine.residents.holder import Holder, HolderType, Owner
 from hetsim.engine.residents.scaling import Scaler
 from hetsim.engine.residents.sight import Sight
 from hetsim.errors import Problem, ScenarioError
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
-from hetsim.model.tasks import Mode
 from hetsim.policy.routing import KeptModel, OpenReplicas, WantedReplica
 
 
@@ -41,11 +41,10 @@ class ReplicaSet:
         self.service = fleet.service
         self.kinds = fleet.kinds
         self.numbered, self.apart = 0, bool(self.service.prefillers)
-        self.replicas: list[Any] = []
-        """Replicas with devices, in order of start; without prefill replicas if prefill is separate."""
+        self.replicas: list[Any] = []  # with devices, in order of start; without `prefillers`
         self.prefillers: list[Any] = []
         self._open: dict[Any, Any] = {}
-        """Cached results of `open_to`, by whether prefill replicas are meant, and of `kept`; cleared at each change."""
+        """Cached results of `open_to` (key True: of prefill replicas) and `kept` (by role); cleared at each change."""
         self.missing: list[bool] = []  # failed replicas that are not replaced yet: True for those that only prefill
         self.unmet: dict[str, int] = {}  # by role or type, replicas wanted besides, for which there were no devices
         self.lobby: dict[int, Any] = {}  # requests that no replica can take yet, by row
@@ -59,7 +58,7 @@ class ReplicaSet:
         return [*self.prefillers, *self.replicas]
 
     def open_to(self, prefilled: bool) -> OpenReplicas:
-        """Return the replicas that accept requests, to decode if `prefilled`."""
+        """Return the replicas that accept new requests, or (`prefilled`) prefilled ones."""
         if (apart := self.apart and not prefilled) not in self._open:
             replicas = self.prefillers if apart else self.replicas
             takes = OpenReplicas([replica for replica in replicas if replica.loaded and not replica.draining])
@@ -70,14 +69,14 @@ class ReplicaSet:
         return open_
 
     def kept(self, prefills: bool) -> int:
-        """Return the number of replicas of a role that do not drain."""
+        """Return the number of replicas (`prefills`: that only prefill) that do not drain."""
         if (number := self._open.get(role := "prefill" if prefills else "decode")) is None:
             side = self.prefillers if prefills else self.replicas
             number = self._open[role] = sum([not replica.draining for replica in side])
         return int(number)
 
     def send(self, request: Any, prefilled: bool) -> None:
-        """Send a request to a replica; if none accepts requests, it waits for one."""
+        """Send a (`prefilled`) request to a replica; if none accepts it, it must wait."""
         open_, fleet, sight = self.open_to(prefilled), self.fleet, self.sight
         if sight is not None:
             sight.look(open_)
@@ -95,7 +94,7 @@ class ReplicaSet:
         chosen.enqueue(request)
 
     def waiting_for(self, prefills: bool) -> int:
-        """Number of requests that no replica of a role can take yet."""
+        """Number of requests that no replica can accept yet (`prefills`: to prefill them)."""
         there = self.lobby.values()
         return sum([(one.source is None) is prefills for one in there]) if self.apart else len(there)
 
@@ -152,7 +151,7 @@ class ReplicaSet:
         return replica
 
     def _start(self, prefills_only: bool, only: HolderType | None = None) -> bool:
-        """Reopen a draining replica, or load the model on new devices; False if none fit."""
+        """Start a replica (`only`: of this type) or reopen a draining one; False: no room."""
         for replica in self.prefillers if prefills_only else self.replicas:
             if replica.draining and only in (None, replica.kind):
                 replica.start(math.nan)
@@ -204,7 +203,7 @@ class ReplicaSet:
         return bool(fitting_without(state, (), modes))
 
     def surplus(self, replica: Holder) -> int:
-        """Number of replicas of its role above the minimum; 0 if it is not idle."""
+        """Return how many replicas of its role can be given up; 0 if it is not idle."""
         prefills, scales = replica.prefills_only, self.scaler.roles.values() if self.scaler is not None else ()
         ready = replica.loaded and replica.idle and not replica.draining and prefills in scales
         return self.kept(prefills) - self.service.scaling.min_replicas if ready else 0
@@ -220,7 +219,7 @@ class ReplicaSet:
         self.rested(replica)
 
     def refill(self) -> None:
-        """Start replicas for failed ones while the policy finds placements for them."""
+        """Replace lost replicas while devices are found for them."""
         while self.missing and self._start(self.missing[0]):
             self.missing.pop(0)
         self._note_lack()
@@ -288,14 +287,18 @@ class ReplicaSet:
         self._note_lack()
 
     def scale(self, arrived: int = -1) -> None:
-        """Query the scaling policy: a request has arrived, in this row, or has ended."""
+        """Query the scaling policy; `arrived`: row of the request that arrived, else -1."""
         if self.scaler is not None:
             self.arriving = arrived
             self.scaler.changed()
             self.arriving = -1
 
     def bring(self, name: str, prefills: bool, wanted: int, only: HolderType | None) -> bool | None:
-        """Start or drain replicas to reach `wanted`; True if any changed, None if no need."""
+        """Start or drain replicas to reach `wanted`; return True if any replica changed.
+
+        Return None if there are `wanted` replicas already.  `name`: role or device type; `prefills`: True for replicas
+        that only prefill; `only`: the device type, None for any.
+        """
         missing = self.missing.count(prefills) if only is None or only is self.kinds[0] else 0
         kept, have = self.prefillers if prefills else self.replicas, missing + self.kept(prefills)
         if only is not None:
@@ -317,7 +320,7 @@ class ReplicaSet:
         return any(changed)
 
     def _drain(self, kept: list[Holder], wanted: int) -> bool:
-        """Drain the replica with the fewest requests; False if none can be drained."""
+        """Drain the replica with the fewest requests; False if none of `kept` can drain."""
         loaded = [replica for replica in kept if replica.loaded and not replica.draining]
         if len(loaded) < (2 if wanted else 1):
             return False
@@ -358,12 +361,11 @@ class Residents:
         self._offered = -1  # releases of devices when these were offered last
 
     def begin(self) -> None:
-        """Start the initial replicas of all services, one service after the other."""
         for one in self.sets:
             one.begin()
 
     def lose(self, launches: list[Resident], outcome: int = LAUNCH_LOST) -> None:
-        """Remove failed or stopped replicas, and start replacements, service by service."""
+        """Remove and replace failed or stopped replicas (`outcome`), service by service."""
         for one in self.sets:
             one.lose([launch.holder for launch in launches if launch.holder.fleet is one.fleet], outcome)
 

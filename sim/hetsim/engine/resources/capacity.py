@@ -9,9 +9,10 @@ from typing import Any
 from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.resources.occupancy import UNLIMITED, GpuState, NodeState
 from hetsim.engine.resources.placement_index import PlacementIndex
-from hetsim.model.cluster import WHOLE, Cluster, Device
+from hetsim.model.cluster import WHOLE, Cluster
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, split_cores
-from hetsim.model.tasks import Mode
 
 
 class Capacity(PlacementIndex):
@@ -279,7 +280,6 @@ class Capacity(PlacementIndex):
             self._note(node)
 
     def give(self, placement: Placement, launch: Any, cores: int = 0) -> None:
-        """Release what `take` occupied."""
         mode, devices = placement.mode, placement.devices
         if len(devices) == 1 and not (mode.gpus and mode.type.sharing.kind == "mig"):
             self.quick_give(placement, cores)
@@ -297,7 +297,6 @@ class Capacity(PlacementIndex):
 
     @staticmethod
     def _take_cores(node: NodeState, placement: Placement, millicores: int) -> int:
-        """Occupy whole cores by number, so that plans can name them; return their bitmask."""
         taken = 0
         if placement.cores is not None:
             for core in placement.cores:

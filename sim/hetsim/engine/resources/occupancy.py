@@ -7,9 +7,10 @@ import math
 from typing import Any
 
 from hetsim.engine.resources.slices import GpuSlices
-from hetsim.model.cluster import WHOLE, Device, DeviceType, Node
+from hetsim.model.cluster import WHOLE, DeviceType, Node
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode
 
 UNLIMITED = 1 << 62
 
@@ -86,7 +87,7 @@ class GpuState(DeviceState):
         self.lane: Any = None  # launches in flight there (`hetsim.engine.flight.launch.Lane`)
 
     def note_memory(self, unpinned: int = 0) -> None:
-        """Update the minimum of free memory, from which the peak memory is reported."""
+        """Update the minimum of free memory (not `unpinned` bytes), for the peak usage."""
         if self.room - unpinned < self.least_room:
             self.least_room = self.room - unpinned
 
@@ -173,11 +174,9 @@ class Sketch(NodeState):
         self._own = -1 if lasting else 0  # bitmask of the accelerators that are copies; the others are the node's
 
     def release(self, placement: Placement, launch: Any) -> None:
-        """Release in the copy what a launch occupies on this node."""
         self._change(placement, 1, launch)
 
     def occupy(self, placement: Placement) -> None:
-        """Occupy in the copy what a launch at this placement would occupy on this node."""
         self._change(placement, -1, None)
 
     def _change(self, placement: Placement, sign: int, launch: Any) -> None:

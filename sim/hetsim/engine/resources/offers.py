@@ -4,9 +4,10 @@ from heapq import heapify, heappop, heappush
 
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState
-from hetsim.model.cluster import WHOLE, Device
+from hetsim.model.cluster import WHOLE
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode
 from hetsim.policy.dispatch import EMPTY
 
 Offer = tuple[int, int]  # a device, and its number of changes: equal offers are the same device in the same state
@@ -32,7 +33,7 @@ class Offers:
 
     @staticmethod
     def serves(mode: Mode) -> bool:
-        """Return True if a mode is one whole accelerator, without MIG."""
+        """Return True if the index includes this mode: one whole accelerator without MIG."""
         return mode.gpus == 1 and mode.whole_devices and mode.type.sharing.kind != "mig"
 
     def offer_of(self, mode: Mode) -> tuple[Placement, Offer] | None:

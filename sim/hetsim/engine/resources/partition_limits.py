@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
-from hetsim.model.cluster import MILLI, WHOLE, Device, Partition
-from hetsim.model.tasks import Mode
+from hetsim.model.cluster import MILLI, WHOLE, Partition
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 
 
 class Budget:
@@ -21,7 +22,6 @@ class Budget:
         self.mask = 0  # bitmask of the nodes in use
 
     def copy(self) -> "Budget":
-        """Return a copy, in which starts and ends can be tried."""
         other = Budget(self.partition)
         # With its own dictionary, so that changes of the copy do not affect the original.
         other.gpus, other.cpus, other.on, other.mask = self.gpus, self.cpus, dict(self.on), self.mask

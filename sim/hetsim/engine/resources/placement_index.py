@@ -13,9 +13,10 @@ from typing import Any
 
 from hetsim.engine.resources.occupancy import GpuState, NodeState
 from hetsim.engine.resources.partition_limits import Budget
-from hetsim.model.cluster import Cluster, Device, DeviceType, Partition
+from hetsim.model.cluster import Cluster, DeviceType, Partition
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, host_part
-from hetsim.model.tasks import Mode
 
 KEPT_GANGS = 256  # maximum number of cached gang placements of a node (nodes of 8 accelerators need fewer in practice)
 
@@ -261,7 +262,7 @@ class PlacementIndex:
         self, mode: Mode, nodes: Iterable[NodeState], budget: Budget | None = None,
         amounts: Mapping[int, int] | None = None,
     ) -> Placement | None:  # fmt: skip
-        """Return a gang's placement over nodes in this order, or None; `budget`: usage."""
+        """Place a gang on nodes in this order, at most `amounts` on each; None: no room."""
         new = 1 << 30
         if mode.limited:
             budget = budget or self.budget(mode)
@@ -290,7 +291,6 @@ class PlacementIndex:
         return mode.gpus == 0 or (self.indexes.get(mode) or self.index_of(mode)).simple
 
     def nodes_in(self, mask: int) -> Iterator[int]:
-        """Yield the indexes of the nodes in a bitmask, ascending."""
         while mask:
             lowest = mask & -mask
             yield lowest.bit_length() - 1

@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 from hetsim.model.cluster import DeviceType, micro_share
+from hetsim.model.mode import Mode
 from hetsim.model.slices import Layout, Slice
-from hetsim.model.tasks import Mode
 
 
 @lru_cache(1 << 14)
@@ -18,7 +18,7 @@ def best_cut(
 
     Of the layouts with a fitting slice, choose the layout whose smallest fitting slice is smallest; at ties the layout
     that leaves most of the GPU free, then the present layout, then the layout with the largest remaining slices, then
-    the layout whose remaining slices have most memory.
+    the layout whose remaining slices have most memory.  `fixed`: only the present layout is possible.
     """
     admitted, ranked = kind.slices_for(share, memory, profile), []
     others = () if fixed or (busy and kind.sharing.recut != "idle") else kind.sharing.cuts
@@ -62,7 +62,7 @@ class GpuSlices:
         return self.known[key]
 
     def recut(self, layout: Layout, now: float) -> None:
-        """Change to a layout that contains the busy slices; common idle slices remain."""
+        """Change to a layout that contains the busy slices; idle slices of both remain."""
         new, kept, begin = Counter(layout) - Counter(self.taken), [], now
         for one, ready in sorted(self.idle, key=lambda entry: entry[1]):
             if new[one]:

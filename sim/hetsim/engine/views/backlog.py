@@ -15,8 +15,8 @@ from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.durations import planned
 from hetsim.engine.flight.launch import Launch
 from hetsim.model.cluster import DeviceType
+from hetsim.model.mode import Mode
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 
 Key = tuple[str, str, str]  # kind and name of the device type, and the class; device types themselves are slow to hash
 
@@ -165,7 +165,7 @@ def best_mode(task: Task) -> Mode:
 
 
 def wanted(task: Task, kind: str | None, class_: str | None) -> bool:
-    """Return True if a task's fastest device type and its class are the given ones."""
+    """Return True if a task's fastest device type and class are these (None: any)."""
     return bool(matching([key_of(best_mode(task).type, task.class_)], kind, class_))
 
 

@@ -12,8 +12,9 @@ from hetsim.engine.flight.links import Links
 from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.resources.occupancy import GpuState, available_at
 from hetsim.engine.views.generated import Generated
-from hetsim.model.cluster import WHOLE, Device
+from hetsim.model.cluster import WHOLE
 from hetsim.model.curves import layout_of
+from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
 
@@ -154,7 +155,6 @@ class Forecast:
         return longest
 
     def remaining(self, task: Task) -> float:
-        """Return the estimated remaining compute seconds of a task."""
         launch = task._launch
         if self._fleets and task.shape in self._fleets:
             return self._generated.remaining(task)
@@ -185,7 +185,7 @@ class Forecast:
         return self._pipeline(launch).end
 
     def _pipeline(self, launch: Launch) -> EngineTimes:
-        """Return when a launch will have passed its engines, after all launches before it."""
+        """Return when the engines are free after this launch and all launches before it."""
         table: Timetable = launch.table
         before = table.lanes[0].flights if table.lanes else [launch]
         times = EngineTimes(self.now, self.now, self.now, self.now)

@@ -15,10 +15,10 @@ from hetsim.engine.core.state import RunState, launches_on
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.language.llm_service import Fleet, Serving
 from hetsim.engine.views.backlog import key_of, matching, wanted
-from hetsim.model.cluster import Device
+from hetsim.model.device import Device
+from hetsim.model.mode import Shape
 from hetsim.model.service import LanguageService
 from hetsim.model.task import Task
-from hetsim.model.tasks import Shape
 
 
 class Generated:
@@ -36,7 +36,7 @@ class Generated:
         return sorted((task for queue in self.queues.values() for task in queue.tasks()), key=by_readiness)
 
     def with_replicas(self, launches: list[Launch], device: Device | None) -> list[Launch]:
-        """Return launches and replicas by start time: all, or those on a device."""
+        """Return these launches and the replicas (None: all, else on `device`) by start."""
         residents = self.state.residents.values()
         here = list(residents) if device is None else [one for one in launches_on(self.state, device) if one.resident]
         return sorted([*here, *launches], key=lambda launch: launch.decided)
@@ -56,13 +56,13 @@ class Generated:
     # How many, how much ----------------------------------------------------------------------------------------
 
     def count(self, kind: str | None, class_: str | None) -> int:
-        """Return the number of waiting requests by type of the fastest mode and by class."""
+        """Return the number of waiting requests of a device type and class (None: any)."""
         if kind is None and class_ is None:
             return sum(map(len, self.queues.values()))
         return sum(wanted(task, kind, class_) for task in self.waiting())
 
     def seconds(self, kind: str | None, class_: str | None) -> float:
-        """Return the estimated remaining seconds of all requests, each alone on a replica."""
+        """Return the sum of remaining seconds of these requests, each alone on a replica."""
         waiting = [self.remaining(task) for task in self.waiting() if wanted(task, kind, class_)]
         return math.fsum(waiting) + math.fsum(
             self.remaining(task) for launch in self.state.residents.values() for task in launch.tasks

@@ -10,7 +10,7 @@ from hetsim.engine.flight.launch import Launch
 from hetsim.engine.launching.stopping import Stops
 from hetsim.engine.resources.occupancy import Sketch
 from hetsim.engine.views.forecast import Forecast
-from hetsim.model.tasks import Mode
+from hetsim.model.mode import Mode
 
 MANY = 64  # length of a node's list of launches from which each new one removes ended launches
 
@@ -34,7 +34,7 @@ class Bounds:
         self.position = 0  # up to where the log of changes has been read
 
     def note(self, log: list[int], generation: int) -> None:
-        """Mark the nodes as stale that have changed since the last call."""
+        """Mark those nodes as stale that changed (by the `log`) since the last call."""
         if self.generation != generation:
             self.stale.update(range(len(self.times)))
         elif self.position != len(log):
@@ -154,7 +154,6 @@ class Ends:
         return node not in self.capacity.log[position:]
 
     def launches(self, number: int) -> list[tuple[float, int, Launch]]:
-        """Return the known launches on a node, in the order of their ends."""
         here, running = self.on[number], self.state.running
         if self._exact:
             here = here[bisect_left(here, (self.forecast.now,)) :]  # what was to end earlier has

@@ -12,10 +12,11 @@ from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState, NodeState
 from hetsim.engine.resources.offers import Offers
-from hetsim.model.cluster import WHOLE, Cluster, Device, DeviceType
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode, Shape
 from hetsim.policy.contract import Preference
 
 CORES = 36  # bits for thousandths of cores below the accelerators' share, so that one number holds both amounts

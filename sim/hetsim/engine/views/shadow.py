@@ -17,9 +17,9 @@ from hetsim.engine.views.forecast import Forecast
 from hetsim.engine.views.node_availability import Ends
 from hetsim.engine.views.placing import Placing
 from hetsim.model.cluster import Partition
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode, Shape
 from hetsim.policy.contract import NEVER, Shadow
 
 SLACK = 64  # maximum number of ended launches in the list beyond the number of running ones
@@ -102,14 +102,14 @@ class Shadows:
 
     @property
     def ends(self) -> Ends:
-        """Times at which nodes will have room; valid only in a steady run."""
+        """Times at which nodes will have room; valid only if all launches run steadily."""
         if self._ends is None:
             self._ends = Ends(self.state, self.forecast, self.stops)
         return self._ends
 
     @property
     def pool(self) -> PoolEnds:
-        """Times at which accelerators on any nodes are free; valid only in a steady run."""
+        """Times at which accelerators are free anywhere; valid only in a steady run."""
         if self._pool is None:
             self._pool = PoolEnds(self.state, self.forecast)
         return self._pool
@@ -319,7 +319,7 @@ class EarliestFit:
         return True
 
     def _spares(self, placement: Placement) -> bool:
-        """Return True if a longer launch does not use the devices reserved for the task."""
+        """Return True if the task can still start in time next to this longer launch."""
         if self._at is not None:
             head, mode, _ = self._at
             if not placement.mode.span_any and placement.devices[0].node != head:

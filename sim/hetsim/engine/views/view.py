@@ -25,13 +25,15 @@ from hetsim.engine.views.generated import Generated, by_readiness, end_in_replic
 from hetsim.engine.views.placing import Placing, together
 from hetsim.engine.views.shadow import Shadows
 from hetsim.errors import suggestion
-from hetsim.model.cluster import WHOLE, Cluster, Device
+from hetsim.model.cluster import WHOLE, Cluster
+from hetsim.model.device import Device
+from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.slices import Layout
 from hetsim.model.task import Task
-from hetsim.model.tasks import Item, Mode, Shape, Tasks
+from hetsim.model.tasks import Item, Tasks
 from hetsim.policy.batching import RequestQueue
-from hetsim.policy.contract import Decision, Imagined, PlacementRule, Scheduler
+from hetsim.policy.contract import Imagined, PlacementRule
 
 KINDS = ("cpu", "gpu", "npu")  # kinds of devices, which policies may name like types
 
@@ -158,7 +160,7 @@ class Victims:
         return None
 
     def _sparing(self, number: int, mode: Mode, needed: list[Task], sketch: Sketch) -> tuple[Placement, list[Task]]:
-        """Return a placement on a node, and the victims needed for it (first ones spared)."""
+        """Return a placement on a node, and the victims needed; earlier ones are spared."""
         for spared in needed[:-1]:  # the last one is needed in any case
             fewer = [victim for victim in needed if victim is not spared]
             without = self._released(number, fewer)
@@ -232,7 +234,6 @@ class EngineView:
 
     @property
     def offers(self) -> Offers:
-        """Index of the accelerators with most free capacity, for services."""
         return self._placing.offers
 
     # Where does it fit? -------------------------------------------------------------------------------------
@@ -364,7 +365,7 @@ class EngineView:
     # What if? -------------------------------------------------------------------------------------------------
 
     def fork(
-        self, scheduler: Scheduler, decisions: Sequence[Decision] = (), seed: int = 0,
+        self, scheduler: Any, decisions: Any = (), seed: int = 0,
         coming: Sequence[tuple[float, Task]] = (), ratios: Sequence[float] = (),
         expected: Callable[[Tasks], np.ndarray] | None = None,
     ) -> Imagined:  # fmt: skip

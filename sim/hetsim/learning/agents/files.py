@@ -106,7 +106,6 @@ def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
 
 
 def _read_parts(path: Path, wrong: Callable[[str], ScenarioError]) -> dict[str, np.ndarray]:
-    """Read the arrays of an archive without running code; raise `wrong` if invalid."""
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
@@ -206,7 +205,6 @@ def shown(value: Any) -> str:
 
 
 def _chained(shapes: list[tuple[int, ...]]) -> bool:
-    """Return True if arrays of these shapes form layers that end in one score."""
     if len(shapes) < 2 or len(shapes) % 2:
         return False
     width = shapes[0][0] if len(shapes[0]) == 2 else 0

@@ -98,7 +98,7 @@ class Dqn:
 
 
 class Memory:
-    """Ring buffer of the last transitions; the successor of each is its neighbor."""
+    """Ring buffer of the last transitions; the next decision is at the next position."""
 
     def __init__(self, size: int, observation: int, actions: int):
         self.size = size + 1
@@ -118,7 +118,7 @@ class Memory:
         return place
 
     def end(self, place: int, reward: float, left: float) -> None:
-        """Record the reward of the last step, and the discount of the later steps."""
+        """Record the reward of a decision, and the discount factor of the later rewards."""
         self.rewards[place], self.left[place] = reward, left
 
     def draw(self, count: int, random: np.random.Generator) -> np.ndarray:
@@ -127,7 +127,6 @@ class Memory:
         return np.asarray((self.taken - 2 - random.integers(0, kept, count)) % self.size)
 
     def after(self, places: np.ndarray) -> np.ndarray:
-        """Return the positions of the successors of these transitions."""
         return np.asarray((places + 1) % self.size)
 
 
@@ -228,12 +227,14 @@ _FIRST = np.zeros(1, np.int64)
 def balanced(
     scores: np.ndarray, starts: np.ndarray, may_wait: np.ndarray
 ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-    """Raise the scores of waiting to the weight of all placements together.
+    """Raise the scores of waiting, which competes with all placements together.
 
-    Waiting is then as likely, against all placements together, as the given scores make it against the best placement
-    alone.  Otherwise waiting would be the likeliest single action even if most probability is on placing a task, and a
-    policy that takes the best action would wait forever.  Waiting is the last row of a decision that allows it.  Return
-    the scores, and a function from gradients by these scores to gradients by the given scores.
+    In a softmax of the raised scores, waiting has the same odds against all placements together as it has by the given
+    scores against the best placement alone.  Otherwise the probability of placing, spread over many placements, could
+    make waiting the likeliest single action, and a policy that takes the likeliest action would wait forever.
+
+    starts: first row of each decision.  may_wait: True if the last row of a decision is waiting.  Return the raised
+    scores, and a function from gradients by raised scores to gradients by given scores.
     """
     ends = np.append(starts[1:], len(scores))
     choices = np.flatnonzero(may_wait & (ends - starts > 1))

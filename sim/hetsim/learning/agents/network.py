@@ -71,7 +71,6 @@ class Adam:
         self.steps = 0
 
     def step(self, gradients: Arrays, rate: float | None = None) -> None:
-        """Update the arrays in place."""
         norm = float(np.sqrt(sum(float((gradient * gradient).sum()) for gradient in gradients)))
         cut = min(1.0, self.most / norm) if norm > 0 else 1.0
         self.steps += 1

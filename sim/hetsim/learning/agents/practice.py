@@ -32,9 +32,8 @@ Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(max_l
 class Practice:
     """Training episodes of an agent, and the validation of its networks.
 
-    An agent uses `layout`, `scale` (seconds of a typical task, the unit of its discount), `seed` (of the loads),
-    `reset` and `passed`, and `episodes`, which has the present observation and `step`.  `environment` gives the same
-    episodes to other libraries.
+    For agents: `layout`, `seed` (of the loads), `scale` (seconds of a typical task, the unit of the discount),
+    `episodes` (with the present observation and `step`), `reset` and `passed`; for other libraries, `environment`.
     """
 
     # the policy and the rollout buffer for stable-baselines3; a function, since they need PyTorch
@@ -54,7 +53,7 @@ class Practice:
         self.kept_after = 0
 
     def environment(self) -> Any:
-        """Return the episodes as a Gymnasium environment, from `reset(seed=self.seed)`."""
+        """Return the episodes as a Gymnasium environment; call `reset(seed=self.seed)`."""
         from hetsim.learning.environment.gym import ENVIRONMENTS
 
         return ENVIRONMENTS[self.decides].from_episodes(self.episodes)
@@ -93,7 +92,7 @@ class Practice:
         return earned / max(tasks, 1)
 
     def played(self, scenario: Scenario) -> float:
-        """Reward per task of the scenario's own policy in the validation runs."""
+        """Return the reward per task of a scenario's own policy in the validation runs."""
         episodes, earned, tasks = self._player(scenario), 0.0, 0
         for replication in range(JUDGED_ON):
             earned += episodes.total(self.seed, replication, VALIDATION)
@@ -101,7 +100,7 @@ class Practice:
         return earned / max(tasks, 1)
 
     def earned(self, scenario: Scenario, seed: int, replications: int) -> list[float]:
-        """Reward per task of the scenario's own policy in each of `replications` runs."""
+        """Return the reward per task of a scenario's own policy, for each replication."""
         episodes = self._player(scenario)
         return [episodes.total(seed, number) / max(_tasks(episodes), 1) for number in range(replications)]
 

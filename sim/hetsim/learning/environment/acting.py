@@ -1,10 +1,10 @@
 """Optional actions of an environment: node, mode, width, preemption, power.
 
     place     start task i on device type k, in its fastest mode that fits, on the first devices (always enabled)
-    width     also choose the width: an option is a device type and a number of devices of a mode on it
+    width     also choose the number of devices: an option is a device type and a number of devices that a mode uses
     mode      also choose the mode: an option is the position of a mode among those of the task
     node      also choose the node: each option exists once per node
-    preempt   stop one of the first `window` running tasks (by start); its device defines what progress is kept
+    preempt   stop one of the first `window` running tasks (by start); how much progress is lost depends on its device
     power     put an idle accelerator of a node to sleep, or wake a sleeping one (`Set`)
 
 Actions are numbered in this order: placements (task, then option, then node), preemptions, "off" of each node, "on" of
@@ -20,10 +20,11 @@ import numpy as np
 
 from hetsim.errors import UnknownName, UsageError
 from hetsim.learning.observation.window import SHORTEST, SHORTEST_COLUMN, Layout, Window
+from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
-from hetsim.policy.contract import Decision, PlanProblem, Set, Start, Stop, View
+from hetsim.policy.contract import PlanProblem, View
+from hetsim.policy.decisions import Decision, Set, Start, Stop
 
 SWITCHES = ("width", "mode", "node", "preempt", "power")
 ORDERS = ARRIVAL, SHORTEST_FIRST = ("arrival", "shortest")  # orders in which the tasks are shown
@@ -89,7 +90,6 @@ class Actions:
         return (*labels, "wait")
 
     def split(self, action: int) -> tuple[int, tuple[str, Any], int | None]:
-        """Return the task, option and node of a placement action."""
         rest, place = divmod(action, len(self.places))
         task, option = divmod(rest, len(self.options))
         return task, self.options[option], self.places[place]

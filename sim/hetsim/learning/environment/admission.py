@@ -16,15 +16,16 @@ from hetsim.learning.observation.window import ADMISSION
 from hetsim.model.randomness import JUDGED
 from hetsim.model.record import RunInput
 from hetsim.model.task import Task
-from hetsim.policy.contract import Decision, PlanProblem, Reject, Scheduler, Start, View, Wait
+from hetsim.policy.contract import PlanProblem, Scheduler, View
+from hetsim.policy.decisions import Decision, Reject, Start, Wait
 from hetsim.policy.relay import Relay
 
 
 class Gate(Relay):
-    """A proxy of a scheduler that passes on only accepted tasks.
+    """Wraps a scheduler, which is only notified of accepted tasks.
 
     asks: True if the agent decides about each task; otherwise all are accepted.  ahead: True if the reward is notified
-        when a task is accepted, and of its expected end when it starts.
+    of a task's acceptance and, at its start, of its expected end.
     """
 
     def __init__(self, inner: Scheduler, door: AdmissionWindow, asks: bool = True, ahead: bool = False):
@@ -70,7 +71,7 @@ class Gate(Relay):
         self.inner.gone(task)
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        """Yield the scheduler's decisions; called at every change, to see new tasks."""
+        """Yield the scheduler's decisions, with waits that end at every change."""
         for decision in self.inner.schedule(view):
             if isinstance(decision, Wait):
                 decision = Wait(decision.until)
@@ -134,12 +135,12 @@ class Admissions(Episodes):
 
 
 class Played(Admissions):
-    """Runs of the scenario's own policy, scored with the same reward."""
+    """Runs in which the scenario's own policy decides, scored with the same reward."""
 
     def _take_over(self, run: RunInput) -> Any:
         return self._put_before(run, False)
 
     def total(self, seed: int, replication: int = 0, loads: str = JUDGED) -> float:
-        """Sum of all rewards of a run."""
+        """Return the sum of all rewards of one run; `loads`: as for `Episodes`."""
         self.reset(seed, replication, loads)
         return checked(self.reward.take(self.now), self.parts, self.now)

@@ -24,7 +24,8 @@ from hetsim.learning.observation.window import MAX_WINDOW, SCHEDULING, SHORTEST,
 from hetsim.model.randomness import JUDGED, TRAINING
 from hetsim.model.record import Record, RunInput
 from hetsim.model.task import Task
-from hetsim.policy.contract import PlanProblem, Start
+from hetsim.policy.contract import PlanProblem
+from hetsim.policy.decisions import Start
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import Scenario, load
 
@@ -69,11 +70,11 @@ class Episodes:
         starts; the minimum is not charged.  A deadline that should be met is rewarded at the start, too.  So the cost
         of an action is charged immediately, and a discount does not make late starts look cheaper; the ranking of
         policies is that of the plain reward.
-    normalize: rewards are multiplied by `factor`, computed from the first training runs of seed 0 under a policy that
-        starts the oldest task that fits.  `return`: the root mean square of the return after a step, discounted by 0.99
-        per step, is one, so that a critic with small weights is nearly right at first (its error would otherwise
-        dominate, since usual agents clip the gradients of actor and critic together).  `time`: rewards are about one
-        per typical time (`scale`), for agents that discount by time.  None: not multiplied.
+    normalize: multiply rewards by `factor`, computed from the first training runs of seed 0 under a policy that starts
+        the oldest task that fits.  `return`: returns (sums of rewards, discounted by 0.99 per step) have a root mean
+        square of 1, so that a critic with small initial weights has a small error (otherwise its error dominates, since
+        usual agents clip the gradients of actor and critic together).  `time`: rewards are about 1 per typical time
+        (`scale`), for agents that discount by time.  None: do not multiply.
     observation: vector, dict, graph, or a custom one (`hetsim.learning.environment.observations`).
     actions: optional actions: width, mode, node, preempt, power (`hetsim.learning.environment.acting`).
     order: order of the tasks shown: by `arrival`, or `shortest` first by estimated minimum time.
@@ -175,7 +176,7 @@ class Episodes:
         return run
 
     def reset(self, seed: int, replication: int = 0, loads: str = JUDGED) -> np.ndarray:
-        """Begin a run, advance to its first decision, and return the observation."""
+        """Begin a run (see above), advance to its first decision; return the observation."""
         run = self.build(seed, replication, loads)
         self.seed, self.replication, self.loads, self.record = seed, replication, loads, None
         announced = self._take_over(run)
@@ -201,12 +202,10 @@ class Episodes:
         return new
 
     def _adopt(self, scheduler: Any) -> Any:
-        """Use the scheduler of a copied run as the episode's window."""
         self.watched = scheduler
         return scheduler
 
     def _take_over(self, run: RunInput) -> Any:
-        """Replace the scheduler by the episode's window, which notifies the reward."""
         watched = self.acting(WatchedWindow)
         watched.check(PlanProblem(run.tasks, run.cluster))
         run.scheduler = self.watched = watched
@@ -230,7 +229,7 @@ class Episodes:
         return reward
 
     def move(self, action: int) -> float:
-        """Carry out an action as `step`, without observing; the caller observes next."""
+        """As `step`, but without observing: the caller observes next (`look_together`)."""
         if self.simulation is None or self.over:
             raise UsageError("no episode is in progress: call reset() first")
         if not 0 <= action < self.actions:

@@ -32,9 +32,9 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     window: number of waiting tasks shown, by arrival.
     reward: a name (`hetsim.learning.environment.rewards`) such as response or goodput, or weights by name.
     scale: unit of times in seconds; by default the mean estimated time of the scenario's tasks.
-    ahead: the time of a task beyond its minimum is charged as soon as it starts, by its estimate.
-    normalize: rewards are multiplied by a factor so that the return of a step is about one, discounted by 0.99
-        (`return`, for usual agents), or rewards are about one per `scale` seconds (`time`), or unchanged (None).
+    ahead: charge the estimated time of a task beyond its minimum as soon as it starts.
+    normalize: multiply rewards by a factor, so that returns (sums of rewards, discounted by 0.99 per step) are about 1
+        (`return`, for usual agents), or rewards are about 1 per `scale` seconds (`time`); None: do not multiply.
     observation: vector, dict, graph, a registered name, a class or a function
         (`hetsim.learning.environment.observations`).
     actions: optional actions: width, mode, node, preempt, power (`hetsim.learning.environment.acting`).
@@ -45,7 +45,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     step, neither ahead nor normalized: its sum over a run is a metric of the results) and `action_mask`.  Each reset
     begins a run on another load.  These are the loads that `hetsim train` trains on, never one of `run`, `compare` or
     the final comparison of `train`, whatever the seeds.  `reset(seed=s)` begins the first load of seed s, each plain
-    `reset()` the next one; without any seed it is drawn from entropy, so that parallel environments differ.
+    `reset()` the next one; without any seed, loads are drawn from entropy, so that parallel environments differ.
     `options={"replication": r}` begins replication r of `hetsim.run(scenario, seed=s)` instead (default: the scenario's
     own seed); `options={"validation": r}` begins the validation load r of seed s (default 0), by which `hetsim train`
     chooses the network to keep.  `action_masks()` (bool) and `info["action_mask"]` (int8, for `action_space.sample`)

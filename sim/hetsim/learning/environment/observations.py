@@ -47,7 +47,7 @@ class Observation:
         """Prepare for a new run."""
 
     def keep(self, first: "Observation") -> None:
-        """Adopt the sizes of the environment's first observation."""
+        """Adopt the sizes of the observation of the environment's first load."""
         if self.shapes is None:
             self.shapes = first.shapes
         if self.shapes != first.shapes:
@@ -57,7 +57,10 @@ class Observation:
             )
 
     def observe(self, acting: Acting, vector: np.ndarray | None) -> Any:
-        """Return the current observation: an array, or a mapping of names to arrays."""
+        """Return the current observation: an array, or a mapping of names to arrays.
+
+        vector: the window's vector if `uses_vector`, else None.
+        """
         raise NotImplementedError
 
     def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:
@@ -139,15 +142,16 @@ class _Called(Observation):
 
 
 class Arrays(Observation):
-    """Observation `dict`: nodes, tasks and modes as arrays, one entry per demand.
+    """Observation `dict`: nodes, the tasks shown, and their modes as arrays.
 
     nodes  (nodes, 5 + 3 for each GPU type): cores free and in total, GB of memory free and in total, accelerators
            asleep; by type: GPUs free (fractions included) and in total, free GB of GPU memory.
-    tasks  (window, 12): present, log(1 + waited / scale), log(shortest time / scale), weight, priority, has a deadline,
-           (time to it) / scale, done part, predecessors, class and user (numbers from 1), GB that it reads or writes.
-    modes  (window, modes, 10): present, type of device (number from 1), cores, GPUs, fraction of each GPU, GB of
-           memory, GB of memory of each GPU, may span nodes, fits now, log(time / scale).
-    whole  (3,): log(1 + waiting), running tasks, log(1 + now / scale).
+    tasks  (window, 12): 1 if there is a task, log(1 + waited / scale), log(shortest time / scale), weight, priority,
+           1 if it has a deadline, (time to the deadline) / scale, fraction done, number of predecessors, class and
+           user (numbers from 1), GB of items that it reads or writes.
+    modes  (window, modes, 10): 1 if there is a mode, type of device (number from 1), cores, GPUs, fraction of each GPU,
+           GB of memory, GB of memory of each GPU, 1 if it may span nodes, 1 if it fits now, log(time / scale).
+    whole  (3,): log(1 + waiting tasks), running tasks, log(1 + now / scale).
     Cores, GPUs and GB are not scaled, but limited to 1e6.
     """
 
@@ -242,15 +246,16 @@ class Arrays(Observation):
 class GraphObservation(Arrays):
     """Observation `graph`: `dict` with the task graph and data locations.
 
-    graph   (tasks, 8): of each task that has arrived and not ended, by number: present, waits for predecessors, waits
-            for a device, runs, log(shortest time / scale), critical path from its start to the end of the graph /
-            scale (by estimates, in fastest modes), predecessors that have not ended, successors.
+    graph   (tasks, 8): a row for each task that has arrived and not ended, in workload order: 1 (0 in empty rows), 1
+            if it waits for predecessors, 1 if it waits for a device, 1 if it runs, log(shortest time / scale), length
+            of the critical path from its start / scale (in shortest estimated times), predecessors that have not
+            ended, successors.
     links   (links, 2): rows of `graph` of predecessor and successor, -1 for no link.
     shown   (window,): the row of `graph` of each task shown, -1 for none.
     data    (items, 1 + nodes): GB of each item, and by node 1 for a valid copy in host memory, 2 for one on a GPU.
     needs   (window, items): 1 if the task shown reads the item, 2 if it writes it.
-    At most 4,096 tasks are shown, the first by number; the sizes of the arrays are those for the load with which the
-    environment was created (twice as many tasks if there is no graph).
+    At most 4,096 tasks have a row, the first in workload order.  The sizes are those of the load with which the
+    environment was created (without a task graph, with about twice as many rows as tasks).
     """
 
     name = "graph"
@@ -280,7 +285,7 @@ class GraphObservation(Arrays):
         self.limits = first.limits
 
     def _critical(self, count: int) -> np.ndarray:
-        """Length of the critical path from each task's start, in minimum times."""
+        """Length of the critical path from each task's start to the end of the graph."""
         path, successors = self._least.copy(), [len(after) for after in self._after]
         ready = [row for row in range(count) if not successors[row]]
         while ready:
@@ -353,7 +358,7 @@ def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: flo
 
 
 def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, float], Observation] | None:
-    """Return the factory of a run's observation; None for the vector.
+    """Return a function that creates a run's observation; None for "vector".
 
     Raise UnknownName or UsageError if there is no such observation.
     """

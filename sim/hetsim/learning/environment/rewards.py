@@ -1,10 +1,10 @@
-"""Rewards of a step by name; their sum over a run is a value of its tables.
+"""Rewards of a step, by name; their sum over a run is a value in its tables.
 
 response    minus the seconds that tasks spend in the system: the sum is minus the total response
 slowdown    the same, each task's seconds divided by its T* (true time alone in the fastest mode)
 goodput     one for each task that completes by its deadline, or has none
 energy      minus the joules that all devices drew, idle and asleep, for useful and for lost work; the sum is minus the
-            energy_j of the devices, a warm-up included
+            energy_j of all devices, warm-up included
 value       as goodput, each task counted with its weight
 makespan    minus the seconds from the first arrival to the last completion
 
@@ -24,9 +24,9 @@ import numpy as np
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import HetsimError, ScenarioError, UnknownName, UsageError
+from hetsim.model.mode import Mode
 from hetsim.model.record import ASLEEP, DOWN, UP, WAKING, DeviceStates, Record
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.results.declared import DEFAULT_METRIC, ENERGY, MAKESPAN
 from hetsim.results.one_run.modes import ModeTable, exclusive_time
 from hetsim.results.one_run.usage import resting_watts, usage
@@ -52,7 +52,7 @@ class Reward:
         self._ends: list[bool] | None = None if staged is None else staged.last.tolist()
 
     def counts(self, task: Task) -> bool:
-        """Return True if results count the task (of a request, only its last stage)."""
+        """Return True if results count the task: of a request, only its last stage counts."""
         return self._ends is None or self._ends[task.index]
 
     def arrived(self, task: Task) -> None:
@@ -64,7 +64,7 @@ class Reward:
     def started(self, task: Task, end: float, least: float) -> None:
         """Record a start and the expected end (if rewards are given ahead).
 
-        `least`: minimum time of the task whatever was decided (0 if it need not have been accepted).
+        least: minimum time of the task, which no decision could avoid; 0 if the task could have been rejected.
         """
 
     def completed(self, task: Task) -> None:
@@ -243,7 +243,7 @@ class Slowdown(_InSystem):
 
 
 class Goodput(Reward):
-    """One for each task that completes in time; if ahead, when that is expected."""
+    """One for each task that completes in time; ahead: as soon as that is expected."""
 
     name, metric = "goodput", "goodput_fraction"
     per_task = ("share of tasks in time", 1.0)
@@ -253,7 +253,6 @@ class Goodput(Reward):
         self.promised: dict[int, float] = {}
 
     def worth(self, task: Task) -> float:
-        """Value of completing the task in time."""
         return 1.0
 
     def admitted(self, task: Task) -> None:
@@ -388,7 +387,7 @@ REWARDS: dict[str, type[Reward]] = {
 
 
 class RewardParts(dict[str, float]):
-    """Weights of rewards by name; `made` has factories of rewards not in `REWARDS`."""
+    """Weights of rewards by name; `made`: functions that create a user's own rewards."""
 
     made: dict[str, Callable[[Simulation], Reward]]
 

@@ -46,7 +46,6 @@ class AdmissionWindow(Window):
         return observation, mask
 
     def _look_around(self) -> None:
-        """Find tasks that started, moved or were stopped since the last observation."""
         view = self.view
         seen = view.changes.launches, view.changes.releases
         if seen == self._seen:

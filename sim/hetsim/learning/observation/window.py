@@ -29,10 +29,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hetsim.model.cluster import Cluster
+from hetsim.model.mode import Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Shape
-from hetsim.policy.contract import Decision, Scheduler, Start, View
+from hetsim.policy.contract import Scheduler, View
+from hetsim.policy.decisions import Decision, Start
 
 FEATURES_VERSION = 1  # Version of the observation's content; a policy learned on another version cannot be run
 
@@ -98,7 +99,7 @@ class Layout:
 
         A row has the features of the task, of the task on the device type, and of the type; the type in one-hot form;
         the state of all types and of the system; and 1 if the action waits.  So one small network can score every
-        action.  For admission, the row of accepting has the task with all types, the row of rejecting only the state.
+        action.  For admission, the row of "accept" has the new task on all types, the row of "reject" only the state.
         """
         kinds, tasks = len(self.types), self.window
         zero, one = self.observation, self.observation + 1
@@ -121,12 +122,11 @@ class Layout:
         return np.array([*rows, [zero] * own + context + [one]])
 
     def select(self, observations: np.ndarray, which: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return the rows of these actions in the observations with numbers `which`."""
+        """Return the feature rows of actions, each in the observation of number `which`."""
         padded = np.concatenate([observations, np.tile(_PADDING, (len(observations), 1))], axis=1)
         return padded[which[:, None], self.rows[actions]]
 
     def row(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return the rows of these actions in one observation."""
         return np.concatenate([observation, _PADDING])[self.rows[actions]]
 
 
@@ -140,8 +140,7 @@ _STATIC = _OWN + 5
 class Window(Scheduler):
     """Observes the first waiting tasks by arrival, and converts actions to decisions.
 
-    Base of policies that choose among such actions: `choose` returns one that the mask allows.
-    scale: seconds of a typical task.
+    Base of policies that choose an action in `choose`.  scale: seconds of a typical task.
     """
 
     decides: ClassVar[str] = SCHEDULING
@@ -258,13 +257,13 @@ class Window(Scheduler):
     def observe(self, first: Task | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return the current observation, and the mask of possible actions.
 
-        Waiting is impossible if nothing runs and something may be placed: otherwise the run might never advance.
+        first: a task to show first.  Waiting is impossible if nothing runs and something may be placed: otherwise the
+        run might never advance.
         """
         observations, masks = observe_together([self], first)
         return observations[0], masks[0]
 
     def take_look(self, first: Task | None) -> tuple[list[Task], list[list[bool]]]:
-        """Return the tasks to show and where each fits; reuses what `anything` found."""
         looked, self._looked = self._looked, None
         if looked is None or first is not None:
             tasks = self.shown(first)
@@ -274,7 +273,7 @@ class Window(Scheduler):
     def context(self, work: list[float], wanted: list[int]) -> list[float]:
         """Features of the device types and of the whole system.
 
-        `work`, `wanted`: by type, device-seconds and number of those tasks shown that are fastest there.
+        work, wanted: for each type, total device-seconds and number of the tasks shown that are fastest on it.
         """
         now, scale, shown, row = self.view.now, self.scale, self.window, []
         self.view.nodes.refresh()
@@ -299,7 +298,6 @@ class Window(Scheduler):
         return self.view.free(name) if column is None else float(column.sum())
 
     def _facts(self, task: Task) -> list[float]:
-        """Features that are constant while a task waits: a row of `_static`."""
         scale = self.scale
         modes, remaining, order = task.modes, 1.0 - task.done, task.modes_by_speed()
         shortest = max(task.shortest_remaining, SHORTEST)
@@ -332,11 +330,9 @@ class Window(Scheduler):
         return [there[task.shape] for task in tasks]
 
     def _singly(self, tasks: list[Task]) -> bool:
-        """Return True if tasks must be tested one by one, for their data or for admission."""
         return bool(self.view.items) or any(task.allowed is not None for task in tasks)
 
     def _fits_task(self, task: Task, known: dict[Any, Placement | None]) -> list[bool]:
-        """Return for each type if the task can start there in a mode; `known`: a cache."""
         modes, allowed, items = task.shape.modes, task.allowed, bool(self.view.items)
         row = []
         for positions in self._positions(task.shape):
@@ -404,7 +400,7 @@ class Window(Scheduler):
 
 
 def observe_together(windows: Sequence[Window], first: Task | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return observations and masks of windows of one layout and scale, a row each."""
+    """Return observations and masks, a row per window, for equal layouts and scales."""
     layout, scale, some = windows[0].layout, windows[0].scale, len(windows)
     shown, kinds = layout.window, len(layout.types)
     rows, counts = [], []

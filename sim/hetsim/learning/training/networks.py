@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class ActionScores(nn.Module):
-    """A score per action, from `Layout.rows`; the caller masks forbidden actions.
+    """Network that returns a score per action; the caller masks forbidden actions.
 
-    `forward` is for drawing actions at random: waiting is as likely, against all placements together, as the scores of
-    `plain` make it against the best placement alone.  The best action is that of `plain` (`greedy`).  Otherwise a
-    policy that takes the likeliest action would wait forever, since the probability of placing is spread over many
-    actions.
+    `plain` scores actions for choosing the best one (`greedy`).  `forward` is for drawing actions at random: it raises
+    the score of waiting, so that its odds against all placements together are those of `plain` against the best
+    placement alone.  Without this, waiting could be the likeliest single action while most of the probability is spread
+    over placements, and a policy that takes the likeliest action would wait forever.
     hidden: widths of the hidden layers.  seed: seed of the first weights, as for `numpy.random.default_rng`.
     """
 
@@ -54,7 +54,7 @@ class ActionScores(nn.Module):
         return scored
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Logits for sampling, with waiting weighted against all placements."""
+        """Logits for sampling: scores in which waiting is raised (see above)."""
         scores = self.plain(observations)
         if self.layout.decides != SCHEDULING:
             return scores

@@ -23,8 +23,6 @@ from hetsim.learning.training.networks import ActionScores
 
 
 class _ActorAndCritic(nn.Module):
-    """The actor scores every action; the critic reads the whole observation."""
-
     def __init__(self, layout: Layout, hidden: Sequence[int], width: int, seed: int):
         super().__init__()
         self.latent_dim_pi, self.latent_dim_vf = layout.actions, width

@@ -9,7 +9,7 @@ A learned admission policy is compared with `hand_written` ones, all with the sc
 accept_all      no task is rejected
 queue_limit     rejects by queue length: the limit with the highest reward in the validation runs
 slo_feasible, predicted_wait    if tasks have deadlines
-mdp_threshold   if the reward is what it maximizes: goodput or value, minus holding costs (response)
+mdp_threshold   if the reward is goodput or value, minus holding costs (response), which this policy maximizes
 and the scenario's own admission policy
 """
 
@@ -322,7 +322,7 @@ def _named(scenario: Scenario, policy: PolicyLike) -> tuple[str, Any]:
 def hand_written(
     scenario: Scenario, reward: Mapping[str, float], played: Callable[[Scenario], float]
 ) -> dict[str, Any]:
-    """Map labels of hand-written policies to `policy:` values, scored by `played`."""
+    """Return hand-written admission policies by label; `played` scores a policy."""
     tasks = scenario.build().tasks
     chosen: list[Mapping[str, Any]] = [{"name": "accept_all"}, _best_limit(scenario, played)]
     if tasks.deadline is not None and np.isfinite(tasks.deadline).any():

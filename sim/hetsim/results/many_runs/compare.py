@@ -40,12 +40,12 @@ PLAN_TITLES = ("planned makespan", "simulated makespan", "lower bound", "ratio",
 class Comparison:
     """The outcome of `compare`.  Attributes:
 
-    table        index policy; columns (metric, "mean"), (metric, "half_width") of the interval of the policy's mean,
+    table        a row per policy; columns (metric, "mean"), (metric, "half_width") of the interval of that mean, and
                  (metric, "n"), the number of runs in which the metric is defined
     pairs        a row per metric and compared pair: metric, policy, other, difference (policy - other), half_width, p,
                  significant, n; half_width and p are corrected by Holm's procedure
     winners      metric -> the policy that is better than all others, or None
-    findings     by metric: tests of all policies against the baseline; without one, of the best against all others
+    findings     by metric: tests of all policies against the baseline, or if there is none, of the best against all
     sentences    the findings as text
     plans        if a policy has a plan, a row per policy: planned_makespan, makespan, lower_bound, ratio, planning_s,
                  all of the first run (`hetsim.results.one_run.plans`); otherwise no rows
@@ -55,9 +55,9 @@ class Comparison:
     identical    True if nothing is random, so that one run of each policy was compared
     runs         the compared runs, by policy
     baseline     the policy with which all others were compared, if one was named
-    asked        arguments of the comparison, if known: metrics, by; best, probability, delta, replications
-    refused      policies that cannot run the scenario, with the reason; no other attribute contains them
-    planners     policies whose plan knows all arrivals
+    asked        arguments with which `hetsim.compare` was called: metrics, by; best, probability, delta, replications
+    refused      policies that cannot run the scenario, with the reason; the other attributes leave these policies out
+    planners     policies that plan and know all arrival times from the start (empty if all tasks arrive together)
     """
 
     table: pd.DataFrame
@@ -136,15 +136,16 @@ class Comparison:
 
     @property
     def plans_title(self) -> str:
-        """Title above the plans, which names their run."""
         replicated = (self.pairs["n"] > 1).any() if len(self.pairs) else False
         return "Plans" + (" (of the first replication)" if replicated else "")
 
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
-        """Compare groups of tasks: the metrics of each under each policy.
+        """Compare groups of tasks: the metrics of each group under each policy.
 
-        Parameters: group: class, gpus (the number requested) or user; with replications it must have been requested, by
-            `compare(..., by=["gpus"])`; names: metrics; by default, those usual for groups.
+        Parameters:
+            group: class, gpus (the number requested) or user; groups of replications must be requested before the runs,
+                by `compare(..., by=["gpus"])`
+            names: metrics; by default, those usual for groups
         Returns: index (group, policy), columns (metric, mean | half_width | n).
         """
         table = table_of_groups(self.runs, checked(group)[0], self.confidence)
@@ -163,9 +164,9 @@ class Comparison:
     def differences_by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
         """Compare the policies with the `base` in each group of tasks.
 
-        Parameters: group: class, gpus or user; names: metrics.
+        Parameters: group: class, gpus or user; names: metrics; by default, those usual for groups.
         Returns: one row for each metric, group and policy except the base; columns: the group, then those of `pairs`.
-        Raises: UnknownName: a metric without groups.
+        Raises: UnknownName: a metric that has no values by group.
         """
         table = differences_of_groups(self.runs, checked(group)[0], self.base, self.confidence)
         if names is None:
@@ -207,10 +208,10 @@ def compare(
 ) -> Comparison:
     """Compare policies on metrics, over the replications that all policies have.
 
-    With a `baseline` every policy is compared with it, otherwise all pairs are.  `metrics`: names of metrics, or of
-    sets (`one_run.metrics`), of which the metrics that apply to the runs are compared; by default the usual ones. In
-    each replication, the energy of all policies is measured up to one common end.  `refused`: why policies have no
-    runs.
+    With a `baseline` every policy is compared with the baseline, otherwise all pairs are compared.  `metrics`: names of
+    metrics, or of sets (`one_run.metrics`), of which only the metrics that apply to the runs are compared; by default
+    the usual set.  `selection`, `refused`: stored in the result (policies without runs, with the reason).  In each
+    replication, the energy of all policies is measured up to one common end.
     """
     refused = refused or {}
     _check_asked({**runs, **refused}, baseline, confidence)
@@ -261,11 +262,12 @@ def _check_asked(runs: Mapping[str, Any], baseline: str | None, confidence: floa
 
 
 def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> dict[str, pd.DataFrame]:
-    """Return replications' contributions (`estimands`) to each metric to compare.
+    """Return the metrics to compare, each as a table for paired differences.
 
-    The metrics are those requested by name, and those of requested sets that apply: the makespan if all runs ended by
-    themselves; metrics of deadlines, rejections, energy, users and prices if the runs have them; CPU utilization if
-    there are no GPUs.
+    A table has a row per replication and a column per policy; its values are contributions (`estimands`), whose mean
+    estimates the metric.  `asked` has names of metrics, which are all compared, and of sets, whose metrics are compared
+    if they apply: the makespan if no run has a horizon; metrics of deadlines, rejections, energy, users and prices if
+    the runs have these; CPU utilization if there are no GPUs.
     """
     asked = list(asked)
     by_name, expanded = metrics.by_name(asked), metrics.expanded(asked)
@@ -294,7 +296,6 @@ def _is_comparable(name: str, sets: Mapping[str, Replications], made: bool) -> b
 
 
 def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
-    """Contributions to a metric: a row per common replication, a column per policy."""
     columns = {name: runs.column(metric) for name, runs in sets.items()}
     common = set.intersection(*(set(column.index) for column in columns.values()))
     columns = {name: runs.among(common).contributions(metric) for name, runs in sets.items()}

@@ -29,7 +29,7 @@ _SAME = ("arrival", "class", "user")
 
 @dataclass(frozen=True)
 class FirstDecision:
-    """The first instant at which decisions differ, with those that only one run took."""
+    """The first time at which two runs decide differently, and what only one decided."""
 
     time: float
     only_a: tuple[str, ...]
@@ -40,8 +40,7 @@ class Difference:
     """Two runs compared by one column of their tasks.
 
     `tasks`: one row for each common task: id, class, user, status_a, status_b, a and b (the column's value in each
-    run), change (b - a; NaN if one run has no value), largest changes first.  `by` sums the changes by group, `first`
-    is the first decision that differs (None if all are equal), `sentences` describes the main differences.
+    run), change (b - a; NaN if one run has no value), largest changes first.
     """
 
     def __init__(self, a: Result, b: Result, column: str = "response"):
@@ -97,8 +96,8 @@ class Difference:
         """Sum the changes by group.
 
         Parameters: group: class or user.
-        Returns: one row per group, largest gain first: the numbers of tasks, of tasks that gained and of tasks that
-            lost, the means in a and in b, and the mean change.
+        Returns: one row per group, from the largest decrease to the largest increase: `tasks`, `gained` and `lost`
+            (numbers of tasks whose value is lower or higher in b), `mean_a`, `mean_b`, `change_mean`, `change_sum`.
         Raises: UsageError: another group.
         """
         if group not in GROUPS:
@@ -117,7 +116,7 @@ class Difference:
 
     @cached_property
     def statuses(self) -> pd.DataFrame:
-        """Counts of tasks whose status differs: status_a, status_b, tasks."""
+        """Numbers of tasks with different statuses: columns status_a, status_b, tasks."""
         pairs = self.tasks[["status_a", "status_b"]].astype(str)
         pairs = pairs[pairs["status_a"] != pairs["status_b"]]
         return pairs.value_counts(sort=True).rename("tasks").reset_index()
@@ -150,7 +149,7 @@ class Difference:
     def to_json(self, top: int = 10) -> dict[str, Any]:
         """Return the difference as plain values for programs.
 
-        Parameters: top: maximum number of tasks in it.
+        Parameters: top: maximum number of entries of "tasks".
         Returns: {"a", "b", "column", "mean_change", "gained", "lost", "tasks": [...], "by": {...}, "first",
             "settings"}.
         """

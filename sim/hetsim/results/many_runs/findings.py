@@ -84,9 +84,9 @@ class Finding:
 
 
 def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confidence: float) -> list[Finding]:
-    """Test pairs of policies together: (policy, other, their values by replication).
+    """Test the difference of each pair of policies, and correct all tests by Holm.
 
-    Values have a row per replication and two columns: the policy's and the other's.
+    pairs: (policy, other, values); a row of `values` has the policy's and the other's value in one replication.
     """
     differences, left_out = [], []
     for _, _, both in pairs:
@@ -126,5 +126,5 @@ def clearly_best(findings: list[Finding], policies: list[str]) -> str | None:
 
 
 def seen_from(findings: list[Finding], policy: str) -> list[Finding]:
-    """Findings about one policy, each as the difference policy - other."""
+    """Return the findings about one policy, each as its difference to another policy."""
     return [row if row.policy == policy else row.reversed() for row in findings if policy in (row.policy, row.other)]

@@ -36,7 +36,7 @@ class Several(Protocol):
 def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np.ndarray]:
     """Return the values of each (group, metric) by replication; NaN if undefined.
 
-    A key may also be (group, weight); its values are the numbers of customers over which means of the group are taken.
+    For a mean, a further key (group, name of its weight) has the numbers of tasks or tokens over which it is taken.
     """
 
     if isinstance(outcome, Result):
@@ -56,7 +56,7 @@ def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np
 def group_contributions(
     values: Mapping[tuple[str, str], np.ndarray], chosen: np.ndarray | slice = slice(None)
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Return the contributions of the chosen replications to each (group, metric)."""
+    """Return, by (group, metric), values whose mean estimates it (`estimands`)."""
     by_key = {}
     for group, name in values:
         if not name.startswith("_"):
@@ -99,7 +99,6 @@ def table_of_groups(outcomes: Mapping[str, Result | Several], by: str, confidenc
 def groups_and_metrics(
     by: str, values: Mapping[str, Mapping[tuple[str, str], np.ndarray]]
 ) -> tuple[list[str], list[str]]:
-    """All groups, in order, and all metrics of several policies."""
     keys = dict.fromkeys(key for of_policy in values.values() for key in of_policy)
     return in_order(by, dict.fromkeys(group for group, _ in keys)), list(dict.fromkeys(name for _, name in keys))
 
@@ -232,7 +231,7 @@ def _both(of_policy: Values, of_other: Values, key: tuple[str, str]) -> np.ndarr
 def difference_cells(metric: str, differences: Sequence[float], halves: Sequence[float], shown: Sequence[bool]) -> list[
     str
 ]:  # fmt: skip
-    """Format signed differences in one unit, `-63 ± 47 s *`, marked if significant."""
+    """Format signed differences in one unit, `-63 ± 47 s *`; `shown` adds the `*`."""
     units, sizes = units_of(metric), [max(abs(d), finite(h)) for d, h in zip(differences, halves, strict=True)]
     factor, unit = (0.01, "points") if units == PERCENT else fitting(sizes, units)
     texts = []
@@ -243,7 +242,7 @@ def difference_cells(metric: str, differences: Sequence[float], halves: Sequence
 
 
 def difference_note(found: pd.DataFrame, confidence: float, identical: bool = False, single: bool = True) -> str:
-    """Return a note that explains the ± and the marks of a table of differences."""
+    """Explain the ± and marks of a table of differences, or why intervals are missing."""
     if identical:
         return "The scenario is not random: all replications are equal, so differences have no intervals."
     numbers = sorted(set(found["n"]) - {0, 1})

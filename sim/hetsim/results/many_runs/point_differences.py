@@ -27,10 +27,11 @@ FACTS = ("point", "policy", "seed", "replications", "replication", "warmup_cut",
 def differences(sweep: "Points", metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
     """Return the differences policy - other at every point of a sweep.
 
-    base: the policy with which every other is compared; without it all pairs of policies are.  Half-widths and p are
-    corrected by Holm's procedure over the pairs of all points: the probability of any false difference is at most 1 -
-    confidence.  `n` is the number of pairs of common replications; with fewer than two, or if nothing is random, the
-    interval is missing.  If the metric is infinite in some replication, or undefined for one policy, no value is given.
+    base: the policy with which every other policy is compared; without it all pairs are.  Half-widths and p are
+    corrected by Holm's procedure over the pairs of all points together: if no policies differ, the probability that any
+    difference is significant is at most 1 - confidence.  `n` is the number of pairs of common replications.  The
+    interval is NaN if n < 2 or nothing is random, and the difference too if the metric is infinite or undefined in some
+    run.
     """
     by_point = findings_by_point(sweep, metric, base, confidence)
     rows = [(point, *finding.row[1:]) for point, findings in by_point.items() for finding in findings]
@@ -40,7 +41,7 @@ def differences(sweep: "Points", metric: str, base: str | None = None, confidenc
 def findings_by_point(
     sweep: "Points", metric: str, base: str | None = None, confidence: float = 0.95
 ) -> dict[int, list[Finding]]:
-    """Findings of every point with several policies, with p corrected over all points."""
+    """Return the findings by point, with p corrected over all pairs of all points."""
     sweep._known(metric)
     if base is not None and base not in set(sweep.table["policy"]):
         raise UnknownName("policy", base, sweep.table["policy"].unique())
@@ -77,7 +78,10 @@ def _pairs(
 
 
 class Leads(NamedTuple):
-    """Numbers of points at which a policy is best: alone, tied, or significantly."""
+    """Numbers of points at which each policy is best.
+
+    alone: it is better than all others; ties: policies that share the best mean; shown: it is significantly better.
+    """
 
     alone: dict[str, int]
     ties: dict[tuple[str, ...], int]
@@ -153,7 +157,6 @@ def _same(sweep: Points, frame: pd.DataFrame, column: str, value: Any) -> np.nda
 
 
 def _number(sweep: Points, column: str, value: Any) -> float | None:
-    """Parse a number, or a text in the key's unit, to base units; None otherwise."""
     try:
         parsed = quantity(value)
     except ValueError:

@@ -38,7 +38,7 @@ class Replications:
     """
 
     def __init__(self, results: Iterable[Result] = (), metrics: Iterable[str] | None = None, *, keep: bool = False):
-        """metrics: names to keep besides the summary, or the `text` of a `Grouping`."""
+        """metrics: to keep beyond the summary (or `Grouping` texts); keep: keep runs, too."""
         self.name, self.policy, self.seed = "", "", 0
         self.results: list[Result] = []
         self.warnings: list[str] = []
@@ -51,7 +51,7 @@ class Replications:
 
     @classmethod
     def load(cls, directory: str | Path) -> "Replications":
-        """Load the replications in a directory; only the first is complete.
+        """Load replications: the metrics of all, and the complete first run.
 
         Parameters: directory: the directory of the replications.
         Returns: the replications.
@@ -79,7 +79,7 @@ class Replications:
             self.results.append(result)
 
     def add_values(self, row: Mapping[str, float], about: Result | None = None) -> None:
-        """Add a run from its values alone (`replication_values`)."""
+        """Add a run by its metrics; `about`: the run with its name and warnings, if known."""
         values = dict(row)
         number = int(values.pop("replication"))
         if number in self._rows:
@@ -136,7 +136,8 @@ class Replications:
     def contributions(self, metric: str) -> pd.Series:
         """Return one value per replication; the mean of the values estimates the metric.
 
-        For means over customers these are jackknife pseudo-values, which weight replications by numbers of customers.
+        For a mean over tasks or tokens these are jackknife pseudo-values, which weight replications by these numbers;
+        for any other metric they are the replications' own values.
         """
         column, weight = self.column(metric), weight_of(metric)
         if weight is None or not any(weight in row for row in self._rows.values()):
@@ -146,8 +147,8 @@ class Replications:
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
         """Get metrics of groups of tasks, over the replications.
 
-        Parameters: group: class, gpus or user; requested by `by=["gpus"]` unless all runs are kept;
-            names: metrics.
+        Parameters: group: class, gpus or user; unless all runs are kept, it must be requested before the runs
+            (`by=["gpus"]`); names: metrics.
         Returns: index group, columns (metric, mean | half_width | n).
         """
         table = table_of_groups({"": self}, checked(group)[0]).droplevel("policy")
@@ -203,7 +204,7 @@ class Replications:
         return chosen
 
     def among(self, numbers: Iterable[int]) -> "Replications":
-        """Return the replications with these numbers."""
+        """Return only the replications whose numbers are given."""
         chosen = set(numbers)
         if chosen >= set(self._rows):
             return self
@@ -213,7 +214,7 @@ class Replications:
 
     @property
     def without_chance(self) -> str:
-        """Message: why identical replications have no intervals, and what to do."""
+        """Return a message: why identical replications have no intervals, and what to do."""
         if not any(row.get(TASK_COUNT, 1) for row in self._rows.values()):
             return "no task arrived in the window of any replication: between warm-up and horizon"
         text = "all replications are equal: the scenario is not random, so there are no intervals"
@@ -228,7 +229,7 @@ class Replications:
     def summary(self) -> pd.DataFrame:
         """Table: index `metric`; columns mean, sd, ci_low, ci_high (95 %), n.
 
-        `mean` and the interval are those of `interval`; `sd` is the deviation of the replications' own values.
+        `mean` and the interval are those of `interval`; `sd` is the standard deviation of the metric over replications.
         """
         rows = {}
         same, frame = self.identical, self._frame()
@@ -299,7 +300,7 @@ ALWAYS = ("replication", _END, _WATTS)  # Values kept of every run, whatever met
 
 
 def replication_values(result: Result, metrics: Iterable[str] = ()) -> dict[str, float]:
-    """All values of a run that Replications keeps, as plain numbers."""
+    """Return all values of a run that `Replications` stores, and its number."""
     asked = [(name, Grouping.parse(name)) for name in metrics]
     plain = [name for name, grouping in asked if grouping is None]
     values = {"replication": float(result.replication), **result.values(), **result.values(plain)}

@@ -66,7 +66,7 @@ class Selection:
 
 
 class Race:
-    """The selection procedure: eliminates policies replication by replication."""
+    """The selection procedure: `add` values, then `start` once and `screen` per round."""
 
     def __init__(self, policies: Sequence[str], metric: str, probability: float = PROBABILITY, delta: float = DELTA):
         metrics.metric(metric)
@@ -105,16 +105,16 @@ class Race:
         del self.values[policy], self.counts[policy]
 
     def _contributions(self, policy: str) -> np.ndarray:
-        """Contributions of replications, whose mean estimates a ratio of expectations.
+        """Return one value per replication; their mean estimates a ratio of expectations.
 
-        ratio + (value - ratio) × count / mean count, with ratio and mean count of the first stage: replications stay
+        ratio + (value - ratio) × count / mean count, with ratio and mean count of the first stage: replications remain
         independent and earlier contributions do not change, as the procedure requires.
         """
         values, (ratio, count) = np.array(self.values[policy]), self._first[policy]
         return ratio + (values - ratio) * (np.array(self.counts[policy]) / count)
 
     def start(self) -> None:
-        """End the first stage: fix δ and the variances of all differences."""
+        """End the first stage: compute δ, and the variance of each pair's difference."""
         first, count = len(next(iter(self.values.values()))), len(self.values)
         if first < 3:
             raise UsageError(f"the first stage of a selection must have at least 3 replications; got {first}")
@@ -138,7 +138,7 @@ class Race:
                 self._limit[one, other] = self._limit[other, one] = limit
 
     def screen(self) -> list[str]:
-        """Eliminate and return the policies that are worse after this replication."""
+        """Compare after one more replication each; eliminate and return worse policies."""
         r = len(self.values[self.left[0]])
         mean = {policy: self.sign * float(self._contributions(policy).mean()) for policy in self.left}
         out = [
@@ -151,7 +151,7 @@ class Race:
         return out
 
     def ahead(self, most: int) -> int:
-        """Return how many replications the remaining policies may still need, in total.
+        """Return an upper bound of the further replications of all remaining policies.
 
         `most` is the maximum number of replications of one policy.
         """

@@ -16,8 +16,8 @@ Columns of `table`, in this order:
 
 `by_replication` has a row per replication with its values in place of means and intervals.  If a metric is undefined in
 some replication of a row (a makespan with unfinished tasks), it is missing in the row.  Energy is measured up to one
-common end for all policies of a point and replication; if a precision was requested and policies have different numbers
-of replications, energy covers only replications that all policies have, as in a comparison, and is missing in others.
+common end for all policies of a point and replication.  If a precision was requested and policies have different
+numbers of replications, energy is only computed for replications that all policies have, as in a comparison.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -105,7 +105,7 @@ class Sweep:
         The best of many estimates is biased: before you rely on the row, run it again with another seed, as
         `hetsim.tune` does.
 
-        Parameters: metric: its name; by: columns: find the best row for each of their values.
+        Parameters: metric: its name; by: columns; return the best row of each combination of their values.
         Returns: the row, or with `by` a table.
         Raises: UsageError: the metric has no better direction, or no row has a value.
         """
@@ -240,7 +240,7 @@ class Sweep:
     def to_json(self, by_replication: bool = False) -> dict[str, Any]:
         """Return the rows as plain values for programs.
 
-        Parameters: by_replication: return the rows of `by_replication`.
+        Parameters: by_replication: return a row per replication.
         Returns: {"scenario", "seed", "keys", "metrics", "rows": [{point, keys, policy, status, error, metrics}]}; a
             metric is a value, or {mean, ci_low, ci_high} with several replications.
         """

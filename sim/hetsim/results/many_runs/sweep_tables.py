@@ -38,7 +38,11 @@ class SweepTables:
     """Tables `table` and `by_replication` of a sweep, built in order of points."""
 
     def __init__(self, columns: Columns, *, several: bool, text_seeds: bool, folder: Path | None = None):
-        """text_seeds: store seeds as text; folder: write tables to disk next to this path."""
+        """columns: values of each row's keys; several: rows have several replications.
+
+        text_seeds: store seeds as text.  folder: write the tables to files next to this path; None: keep them in
+        memory.
+        """
         self.columns, self.several, self.text_seeds = columns, several, text_seeds
         self.names: dict[str, None] = {}  # names of the runs' values, in order of first appearance
         self.rows = 0
@@ -126,7 +130,7 @@ class GrowingTable:
 def tables(
     keys: Columns, rows: Sequence[SweepRow], all_names: Sequence[str], several: bool, text_seeds: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Build `table` and `by_replication` of some rows; `all_names` are the metrics."""
+    """Build the two tables of some rows; all_names: names of all values of the runs."""
     kept = [name for name in all_names if name not in (_END, _WATTS, "replication")]
     names = [name for name in kept if not name.startswith("_")]
     failed = np.array([bool(row.errors) or any(run is None for run in row.runs) for row in rows])
@@ -160,7 +164,6 @@ def tables(
 
 
 def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndarray) -> np.ndarray:
-    """For each row, the number of replications that all policies of its point have."""
     fewest: dict[int, int] = {}
     for row, count, out in zip(rows, counts.tolist(), failed, strict=True):
         if not out:
@@ -186,7 +189,7 @@ def _estimates(
 
 
 def _cube(rows: Sequence[SweepRow], names: Sequence[str]) -> np.ndarray:
-    """Array of values by row, replication and name; a further last column is NaN."""
+    """Return values by row, replication and name; one more name at the end has NaN."""
     cube = np.full((len(rows), max((len(row.runs) for row in rows), default=0), len(names) + 1), np.nan)
     wanted = tuple(names)
     for number, row in enumerate(rows):
@@ -214,7 +217,7 @@ def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str])
 
 
 def _half_widths(cube: np.ndarray, given: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Half-widths of Student's intervals over the second axis; 0 if all are equal."""
+    """Return half-widths of t intervals by row and name, from contributions `given`."""
     count = cube.shape[1]
     with np.errstate(invalid="ignore"):
         spread, mean = given.std(axis=2, ddof=1), given.mean(axis=2)

@@ -22,10 +22,10 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
     """Compare policies (rows of a sweep) by two metrics, and mark the Pareto front.
 
     A policy is on the Pareto front (column `front`) if no other policy is better in one metric and at least as good in
-    the other.  For a sweep, x or y may also be a key with numbers, such as the number of nodes; less of a key is better
-    by default.  Columns: label, policy, the two metrics, METRIC_half (half-width of the 95 % interval, or NaN),
-    `front`.  The front uses means: a policy that is not on it may belong to it if its interval reaches the front.  Rows
-    without a value are omitted.
+    the other.  Means are compared; an interval that reaches the front shows that the true mean may be on it.  For a
+    sweep, x or y may also be a key with numbers, such as the number of nodes, of which less is better by default.
+    `better`: metric or key -> "more" or "less".  Columns: label, policy, the two metrics, METRIC_half (half-width of
+    the 95 % interval, or NaN), `front`.  Rows without a value are omitted.
     """
     if x == y:
         raise UsageError(f"a Pareto front needs two different metrics; got {x} twice")
@@ -63,7 +63,11 @@ def regrets(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> pd.DataF
 
 
 def more_is_better(metric: str, better: Better | None = None, keys: Iterable[str] = ()) -> bool:
-    """Return True if more of a metric or key is better; UsageError if unknown."""
+    """Return True if more of a metric or key is better.
+
+    better: stated directions ("more" or "less") by name; of a key without one, less is better.  UsageError for a metric
+    that has no direction.
+    """
     stated = (better or {}).get(metric)
     if stated not in (None, "more", "less"):
         raise UsageError(f'better={{"{metric}": ...}} must be "more" or "less"; got {stated!r}')
@@ -126,11 +130,11 @@ NOUNS = {"cluster.nodes.count": ("nodes", "node"), "cluster.nodes.gpus.count": (
 
 
 def knees(sweep: Sweep) -> list[str]:
-    """Sentences that name the knee of each policy's curve over one numeric key.
+    """Sentences that name the knee of each policy's curve over a single numeric key.
 
-    The knee is the smallest value of the key from which every further step improves the metric by less than 5 %, if
-    some earlier step improved it by more on average.  With replications, a gain after the knee is the upper end of its
-    paired 95 % interval.
+    The knee is the smallest value of the key from which every further step improves the metric by less than 5 %; there
+    is none unless some step up to it improved the metric by at least 5 % (mean over replications).  With replications,
+    the upper end of a step's paired 95 % interval must be below 5 %.
     """
     metric = next((name for name in sweep.shown_metrics if has_direction(name)), None)
     if metric is None or len(sweep.keys) != 1 or sweep.table[sweep.keys[0]].dtype.kind not in "if":

@@ -1,7 +1,7 @@
 """Detection of the warm-up: MSER-5 on the mean across replications.
 
 The series is the response time of the j-th task to arrive, averaged over the replications in which that task completed,
-for j up to the number of tasks of the shortest replication; then averaged in batches of five.  MSER (White, "An
+for j up to the number of tasks of the shortest replication.  It is averaged in batches of five.  MSER (White, "An
 effective truncation heuristic for bias reduction in simulation output", 1997; in batches of five: White, Cobb and
 Spratt, "A comparison of five steady-state truncation heuristics for simulation", 2000) cuts the first d of m batches,
 at most m / 2, that minimize sum over i >= d of (Y_i - mean)^2 / (m - d)^2, where Y_i is the value of batch i and `mean`
@@ -29,7 +29,7 @@ NEAR = 0.4  # Share of the run above which a cut is reported as near the limit o
 
 @dataclass(frozen=True)
 class WarmupCut:
-    """The warm-up found in `runs` runs: `time` seconds, `tasks` of `arrivals` tasks."""
+    """The warm-up to cut: `time` (s), in which `tasks` of `arrivals` tasks arrive."""
 
     time: float
     tasks: int

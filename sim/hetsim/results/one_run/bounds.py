@@ -55,7 +55,7 @@ def makespan_bound(run: Measured) -> float:
 
 
 def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
-    """Seconds of each task's own transfers, by mode, over the fastest idle link."""
+    """Seconds of each task's own transfers, by mode, on the fastest idle link."""
     private = private_bytes(tasks)
     transfer_seconds = np.zeros((len(tasks), table.width))
     cluster = table.cluster
@@ -72,7 +72,6 @@ def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
 
 
 def _fastest(tasks: Tasks, table: ModeTable, moved: np.ndarray | None = None) -> np.ndarray:
-    """Minimum time of each task over its modes, in the most favorable batch."""
     best = np.full(len(tasks), math.inf)
     for position in range(table.width):
         fixed = table.by_shape(position, lambda mode: mode.min_base, math.inf)[tasks.shape]
@@ -100,9 +99,10 @@ def _critical_path(tasks: Tasks, fastest: np.ndarray) -> np.ndarray:
 def areas(
     tasks: Tasks, table: ModeTable, chosen: np.ndarray, moved: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Minimum device-seconds of tasks on each type (inf if unusable), and capacities.
+    """Return device-seconds by task and type (inf: cannot run), and types' capacities.
 
-    moved: seconds of transfers of each task in each mode, which count if the device has one stream.
+    Each is the minimum over the task's modes on the type.  chosen: positions of the tasks.  moved: seconds of each
+    task's transfers by mode, which count on devices with one stream.
     """
     types = list(dict.fromkeys(mode.type.name for mode in table.modes if table.offered(mode)))
     needed = np.full((len(chosen), len(types)), math.inf)
@@ -128,8 +128,8 @@ def areas(
 def _released_area(release: np.ndarray, areas: np.ndarray, capacity: np.ndarray) -> float:
     """Maximum over times r of r + area bound of the tasks that arrive at or after r.
 
-    The area decreases in r, so for r between two arrivals r + area(r) <= later arrival + area(earlier arrival): if this
-    is not above the best value so far, the interval between the two is not searched.
+    The area decreases in r, so for r between two arrivals r + area(r) <= later arrival + area(earlier arrival).  If
+    this sum does not exceed the best value so far, the times between the two are not searched.
     """
     times, first = np.unique(release, return_index=True)
     area: dict[int, float] = {}
@@ -200,7 +200,7 @@ def area_bound(areas: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def offered_load(tasks: Tasks, table: ModeTable) -> float:
-    """Load of all tasks with known arrivals; 0 without tasks."""
+    """Return work / capacity between first and last arrival (above 1: overload)."""
     chosen = np.flatnonzero(np.isfinite(tasks.arrival))
     if not len(chosen):
         return 0.0
@@ -227,7 +227,7 @@ def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def _split(loads: np.ndarray, fixed: np.ndarray) -> float:
-    """Balance two types: the first gets the tasks it suits best until loads are equal."""
+    """Return `area_bound` for two types; `fixed`: load of tasks bound to one of them."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.nan_to_num(loads[:, 0] / loads[:, 1], posinf=math.inf)
     order = np.argsort(ratio, kind="stable")

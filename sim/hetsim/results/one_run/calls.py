@@ -1,7 +1,7 @@
 """Calls of clients that time out, retry or hedge: their table and metrics.
 
-A call is one row, whatever the number of its attempts and of the requests that these send along a chain of services.  A
-call is answered by its only completed attempt: an attempt that completes after its client gave up counts as aborted.
+A call is one row, even if it has several attempts, each with requests to a chain of services.  A call is answered by
+its only completed attempt: an attempt that completes after its client gave up counts as aborted.
 """
 
 import math
@@ -24,10 +24,7 @@ PARTS = 60  # Number of equal parts of a run in which goodput is checked.
 
 
 class CallRows:
-    """Calls that were sent, with the rows of their first, last and answered attempt.
-
-    `answer` is -1 for a call without an answer.
-    """
+    """Calls that were sent: rows of first, last and answered attempt (-1: no answer)."""
 
     def __init__(self, record: Record, attempt_of: np.ndarray, call_end: np.ndarray):
         status, count = record.status, len(attempt_of)
@@ -56,7 +53,7 @@ def call_rows(record: Record) -> CallRows | None:
 
 
 def wasted_attempts(record: Record) -> np.ndarray:
-    """Mask of attempts that did not answer their call and that no client waits for."""
+    """Mask of attempts that failed to answer their call, or whose client has left."""
     attempt_of, call_end = record.attempt_of, record.call_end
     assert attempt_of is not None and call_end is not None
     awaited = (record.status == UNFINISHED) & np.isnan(call_end[attempt_of])
@@ -88,7 +85,6 @@ def calls_table(record: Record, tasks: pd.DataFrame) -> pd.DataFrame:
 
 
 def wasted_seconds(record: Record, modes: ModeTable, low: float, high: float) -> float:
-    """Device-seconds between two times spent on attempts without an answer."""
     if record.attempt_of is None:
         return math.nan
     launches = launches_of(record, modes)
@@ -105,7 +101,7 @@ def wasted_seconds(record: Record, modes: ModeTable, low: float, high: float) ->
 
 
 def rates_over(record: Record, modes: ModeTable, edges: np.ndarray) -> dict[str, np.ndarray]:
-    """By interval: answers and attempts per second, and devices with wasted work."""
+    """By interval: calls answered/s, attempts sent/s, and mean devices on wasted work."""
     calls, width = call_rows(record), np.diff(edges)
     if calls is None or record.attempt_of is None:
         return {}
@@ -116,12 +112,12 @@ def rates_over(record: Record, modes: ModeTable, edges: np.ndarray) -> dict[str,
 
 
 def not_back(record: Record) -> list[str]:
-    """Return a warning if goodput stays low at a rate that was served before.
+    """Return a warning if few calls are answered after a time of overload.
 
     The time up to the last arrival is divided into equal parts.  A part is good if at least 80 % of its calls were
-    answered; the served rate is the highest arrival rate of a good part.  Consider the time after the last part that
-    was good, or that had an arrival rate clearly above the served rate.  The warning is given if this is at least a
-    quarter of the whole time, and less than half of its calls were answered.
+    answered; the served rate is the highest arrival rate of a good part.  The last part that is good, or has an arrival
+    rate clearly above the served rate, ends the overload.  The warning is returned if at least a quarter of the whole
+    time is after this end, and less than half of the calls in that time were answered.
     """
     calls = call_rows(record)
     arrival = record.input.tasks.arrival[[] if calls is None else calls.first]
@@ -151,7 +147,7 @@ def _of_window(run: Measured) -> tuple[CallRows, np.ndarray] | None:
 
 @metric(unit="1/s", better="more", sets=("calls",))
 def call_goodput(run: Measured) -> float:
-    """Calls answered in the window, by their deadline if any, per second."""
+    """Calls answered in the window, and by their deadline if there is one, per second."""
     window = _of_window(run)
     if window is None or run.duration <= 0:
         return math.nan

@@ -1,20 +1,20 @@
 """Estimates for intervals: contributions of replications; batch means of one run.
 
 A mean (or share) over customers, which are tasks or tokens, is the ratio of two expectations: the sum over a
-replication's customers, and their number.  The mean of the replications' means is a different quantity if busy
-replications have more customers, as under bursty arrivals: it gives a replication with few customers the same weight.
-The estimate is therefore the sum over all replications / number of customers, with its bias removed by the jackknife
-(Quenouille 1956; Tukey 1958): of n replications the i-th contributes n × ratio - (n - 1) × (the ratio without
-replication i).  Means, intervals, paired differences, stopping rules and selections all use these contributions.  All
-other metrics (percentiles, maxima, time averages, counts, energy, cost) estimate the expectation of a replication's
-value, and a replication contributes its value.
+replication's customers, and their number.  The estimate is therefore the sum over all replications / the number of
+customers.  (The mean of the replications' means is a different quantity if replications with congestion have more
+customers, as under bursty arrivals: all replications have the same weight in it.)  The jackknife removes the bias of
+the estimate (Quenouille 1956; Tukey 1958): of n replications the i-th contributes n × ratio - (n - 1) × (the ratio
+without replication i).  Means, intervals, paired differences, stopping rules and selections all use these
+contributions.  For all other metrics (percentiles, maxima, time averages, counts, energy, cost), the expectation of a
+replication's value is estimated, and a replication contributes its value.
 
 Intervals from one long run are batch means of its tasks in order of arrival (Conway, "Some tactical problems in
 digital simulation", 1963; Schmeiser, "Batch size effects in the analysis of simulation output", 1982: 10 to 30
 batches are enough).  Means of long batches are almost independent and normal, so Student's t applies; with short
-batches the interval is too narrow.  The run is therefore first cut into four times as many batches: if their means
-are correlated (von Neumann's ratio as a test of lag 1, one-sided, 10 %), the interval is refused.  Only means have
-batch means; percentiles are biased in short batches.
+batches the interval is too narrow.  The run is therefore first cut into four times as many batches: if their means are
+correlated (von Neumann's ratio as a test of lag 1, one-sided, 10 %), UsageError is raised.  Percentiles are biased in
+short batches, so only means have such intervals.
 """
 
 import math
@@ -57,7 +57,7 @@ WEIGHTS: dict[str, Callable[[Measured], float]] = {
 
 
 def weight_of(metric: str) -> str | None:
-    """Name of the count that weights a metric's mean; None if it is not weighted."""
+    """Return the name of the count (tasks, tokens) that weights a mean; None: no mean."""
     declared = declaration(metric)
     return None if declared is None else declared.weight
 
@@ -69,10 +69,10 @@ def weights(run: Measured, names: Iterable[str]) -> dict[str, float]:
 
 
 def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
-    """Contributions of replications to a metric's estimate; NaN if undefined.
+    """Return one value per replication; the mean of the values estimates the metric.
 
-    `frame` has one row per replication, and columns for the metric and its weight; without the weight, the metric
-    counts as a value of the whole replication.
+    `frame` has a row per replication, with the metric and its weight (`weight_of`), a number of customers.  Without
+    this column all replications weigh the same.  NaN: the metric is undefined in the replication.
     """
     values, key = frame[metric], weight_of(metric)
     if key is None or key not in frame:
@@ -82,7 +82,7 @@ def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return contributions to a mean over customers, from means and counts."""
+    """Return jackknife contributions to a mean over customers; NaN if undefined."""
     defined = ~np.isnan(values) & (counts > 0)
     adjusted = values.copy()
     adjusted[defined] = ratio_contributions(values[defined], counts[defined])
@@ -90,10 +90,7 @@ def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray
 
 
 def ratio_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Jackknife contributions to Σ counts × values / Σ counts, along the last axis.
-
-    Returns the values unchanged if all counts are equal or the ratio is undefined.
-    """
+    """Jackknife contributions to Σ counts × values / Σ counts; values if undefined."""
     number = values.shape[-1]
     with np.errstate(invalid="ignore", divide="ignore"):
         sums = values * counts
@@ -115,10 +112,7 @@ LEVEL = 0.10  # Significance level of the test for correlated neighboring batche
 
 
 def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
-    """Return the interval of a steady-state mean from one run.
-
-    Raises UsageError, with the reason, if the run allows no interval.
-    """
+    """Return a steady-state mean's interval from one run; UsageError if unsuitable."""
     metrics.metric(metric, result.bound)
     if isinstance(batches, bool) or not isinstance(batches, int) or not MIN_BATCHES <= batches <= MAX_BATCHES:
         raise UsageError(f"batches must be from {MIN_BATCHES} to {MAX_BATCHES}; got {batches!r}")
@@ -126,7 +120,7 @@ def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: fl
 
 
 def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
-    """Return the interval from one number per task, in order of arrival."""
+    """Return the batch-means interval of `values`, one number per task, by arrival."""
     needed = MIN_TASKS * FINER * batches
     if len(values) < needed:
         raise UsageError(
@@ -151,14 +145,13 @@ def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, conf
 
 
 def candidates(result: Run) -> list[str]:
-    """Metrics for which a run has batch means and a defined value."""
+    """Metrics with a defined value, of which `batch_means` can compute an interval."""
     names = [f"{column}_mean" for column in ("response", "wait", "slowdown", "ttft", "tpot")]
     functions = metrics.metrics(result.bound)
     return [name for name in (*names, ATTAINMENT) if name in functions and not math.isnan(result.metric(name))]
 
 
 def means_of(values: np.ndarray, batches: int) -> np.ndarray:
-    """Means of consecutive equal batches; surplus values at the start are dropped."""
     size = len(values) // batches
     return values[len(values) - size * batches :].reshape(batches, size).mean(axis=1)
 
@@ -170,7 +163,6 @@ def lag_one(means: np.ndarray) -> float:
 
 
 def _values(result: Run, metric: str) -> np.ndarray:
-    """Values by task, in order of arrival, of which the metric is the mean."""
     tasks = result.measured.tasks
     order = np.argsort(tasks["arrival"].to_numpy(), kind="stable")
     tasks = tasks.iloc[order]

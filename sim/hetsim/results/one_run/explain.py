@@ -25,8 +25,8 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError
+from hetsim.model.mode import Mode
 from hetsim.model.record import LAUNCH_LOST, LAUNCH_STOPPED, STATUS_NAMES, Record
-from hetsim.model.tasks import Mode
 from hetsim.policy.queues import EVERYWHERE
 from hetsim.results.one_run import language
 from hetsim.results.one_run.groups import by_number, checked, size_labels
@@ -70,7 +70,6 @@ class _Waits:
     holds: dict[int, tuple[list[float], list[int]]]
 
     def stretches(self, at: int) -> tuple[slice, np.ndarray]:
-        """The time intervals between ready and decision of one wait, and their causes."""
         first, last = np.searchsorted(self.grid, (self.ready[at], self.decided[at]))
         part = slice(int(first), int(last))
         cause = self.state[self.variant[at], part].astype(np.int64)
@@ -155,7 +154,7 @@ def _seconds(waits: _Waits) -> np.ndarray:
 def _sum_below(
     values: np.ndarray, weights: np.ndarray, first: np.ndarray, last: np.ndarray, bound: np.ndarray
 ) -> np.ndarray:
-    """Sum the weights of values below a bound, by range of positions (wavelet matrix)."""
+    """For each range [first, last), sum weights of values < `bound` (wavelet matrix)."""
     total = np.zeros(len(first), np.int64)
     for bit in reversed(range(int(max(values.max(initial=0), bound.max(initial=0))).bit_length())):
         one, go = (values >> bit & 1).astype(bool), (bound >> bit & 1).astype(bool)
@@ -347,7 +346,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
 
 
 def _replicas(record: Record) -> np.ndarray:
-    """By replica: shape of its requests, decision, end, start and end of loading."""
+    """A column per replica: shape, decision time, end, start and end of model loading."""
     batches = np.array([(shape, *times) for shape, _, _, *times in record.occupied]).reshape(-1, 5).T
     if record.launches is None:
         return batches
@@ -383,7 +382,7 @@ def _decided(record: Record) -> np.ndarray:
 
 
 def _effective(record: Record, decided: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Time at which each row's first start took effect; starts take effect in turn."""
+    """Return when each row's first start took effect; starts are applied one by one."""
     time = record.input.decisions
     if time is None or not time.per_start or record.launches is None:
         return decided

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hetsim.model.mode import Mode
 from hetsim.model.record import COMPLETED, Record
-from hetsim.model.tasks import Mode
 from hetsim.results.declared import metric
 from hetsim.results.one_run.launches import launches_of
 from hetsim.results.one_run.measured import Measured, Run, quantile
@@ -18,7 +18,7 @@ UNFAIR = 1.1  # A task with a greater ρ counts as treated unfairly.
 
 
 def rho(run: Measured) -> np.ndarray:
-    """Finish-time fairness ρ of every completed task in the window (or group)."""
+    """Finish-time fairness ρ of the measured tasks that completed."""
     values = run.chosen(run.result.rho)
     return values[~np.isnan(values)]
 
@@ -51,7 +51,6 @@ def rho_of_tasks(result: Run) -> np.ndarray:
 
 
 def _isolated(table: ModeTable, rows: TableRows, done: np.ndarray, crowd: np.ndarray) -> np.ndarray:
-    """T_iso of some rows of the task table, each with `crowd` active tasks."""
     tasks = table.tasks
     if rows.staged is None:
         return _on_a_share(table, rows(np.arange(len(tasks)))[done], crowd)
@@ -81,7 +80,7 @@ def _on_a_share(table: ModeTable, chosen: np.ndarray, crowd: np.ndarray) -> np.n
 
 
 def _active(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Times, and the integral of the number of active tasks up to each time."""
+    """Return event times, and up to each time the integral of the number of tasks."""
     when = np.concatenate([begin, end])
     change = np.repeat([1, -1], len(begin))
     order = np.argsort(when, kind="stable")

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from hetsim.model.cluster import WHOLE
+from hetsim.model.mode import Mode
 from hetsim.model.record import NOT_ARRIVED, Record
-from hetsim.model.tasks import Mode
 from hetsim.results.declared import metric
 from hetsim.results.one_run.measured import Measured, Run
 from hetsim.results.one_run.replay import FreeCapacity, RunReplay, by_stretch
@@ -25,10 +25,10 @@ def fragmentation(run: Measured) -> float:
 
     It is unusable / unallocated GPUs, averaged over the time in which GPUs are unallocated.  On a node, a request
     cannot use any unallocated GPU if it does not fit there; otherwise it cannot use the GPUs with less free capacity
-    than it needs on one GPU. The unusable GPUs are summed over nodes, and averaged over the requests of the workload's
-    tasks.  A task that requests the same on several types of accelerator can use any of them; a task with different
-    requests counts with its first accelerator mode.  For a request without GPUs that fits, all GPUs count as usable; in
-    the paper and the placement `fgd`, all count as unusable.
+    than it needs on one GPU.  The unusable GPUs are summed over nodes, and averaged over the tasks' requests.  If a
+    task requests the same on several types of accelerator, it can use any of them; if its requests differ by type, that
+    of its first accelerator mode counts.  For a request without GPUs that fits, all GPUs count as usable; in the paper
+    and the placement `fgd`, all count as unusable.
     """
     time, free, stranded, _ = fragmentation_steps(run.result)
     span = np.minimum(np.append(time[1:], run.result.end), run.high) - np.maximum(time, run.low)

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError, suggestion
+from hetsim.model.mode import Shape
 from hetsim.model.record import RunInput
-from hetsim.model.tasks import Shape
 from hetsim.results.declared import DEFAULT_BOUND, declarations, in_set, of_groups
 from hetsim.results.one_run import metrics
 from hetsim.results.one_run.estimands import weights
@@ -47,7 +47,10 @@ def group_metrics(bound: float = DEFAULT_BOUND) -> list[str]:
 
 @dataclass(frozen=True)
 class Grouping:
-    """A column to group by, its metrics (empty: the usual), and users with own rows."""
+    """A column to group tasks by.
+
+    named: users that have a row of their own; all others share one.  metrics: empty for the usual ones.
+    """
 
     by: str
     named: tuple[str, ...] | None = None
@@ -55,7 +58,6 @@ class Grouping:
 
     @property
     def text(self) -> str:
-        """The grouping as text, for the list of metrics that replications store."""
         return _MARK + json.dumps([self.by, self.named, self.metrics], ensure_ascii=False)
 
     @staticmethod
@@ -85,7 +87,10 @@ def checked(by: str | Iterable[str]) -> list[str]:
 
 
 def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> list[Grouping]:
-    """Drop groupings with only one group in the workload; add `further` metrics."""
+    """Return a `Grouping` for each column with several groups in the workload.
+
+    further: names of metrics to add to the usual ones; metrics that are not defined for groups are ignored.
+    """
     extra = [name for name in further if name in declarations() and of_groups(name)]
     names = (*group_metrics(), *(name for name in extra if name not in group_metrics()))
     tasks = run.tasks
@@ -95,7 +100,6 @@ def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> 
 
 
 def named_users(run: RunInput) -> list[str]:
-    """The users with their own rows: the users with the highest demand."""
     tasks = run.tasks
     wanted = gpu_demand(ModeTable(tasks, run.cluster))
     if not wanted.any():
@@ -115,7 +119,6 @@ def size_labels(shapes: Sequence[Shape]) -> list[str]:
 
 
 def cores_label(shape: Shape) -> str:
-    """Label of a task's cores, by powers of two: `4–7 cores`."""
     low, high = (choose(units(mode) for mode in shape.modes) for choose in (min, max))
     if low != high:
         return f"{low:g} to {high:g} cores"
@@ -145,7 +148,7 @@ def gpus_label(shape: Shape) -> str:
 
 
 def by_number(label: str) -> tuple[float, float]:
-    """Sort key of a size label: its largest number; elastic tasks last."""
+    """Sort key of a size label: its (largest) number; labels of elastic tasks last."""
     if label in (NO_GPU, PART, LESS_THAN_A_CORE):
         return (-1.0 if label == NO_GPU else 0.0), 0.0
     label = label.removesuffix(" cores").removesuffix(" core")
@@ -200,7 +203,7 @@ def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.Data
 
 
 def kept_values(result: Run, grouping: Grouping) -> dict[str, float]:
-    """Metrics of groups as a flat mapping, which a worker can return."""
+    """Return the metrics of all groups as one mapping from column names to values."""
     return {
         _KEPT + json.dumps([grouping.by, str(group), str(name)], ensure_ascii=False): float(value)
         for group, row in by_group(result, grouping, weighted=True).iterrows() for name, value in row.items()
@@ -208,7 +211,7 @@ def kept_values(result: Run, grouping: Grouping) -> dict[str, float]:
 
 
 def kept_by(columns: Iterable[str], by: str) -> dict[tuple[str, str], str]:
-    """Map (group, metric) to the column that stores it, for one grouping."""
+    """Map (group, metric) to the column that stores it, as named by `kept_values`."""
     columns_by_key = {}
     for column in columns:
         if column.startswith(_KEPT):

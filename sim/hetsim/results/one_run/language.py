@@ -37,10 +37,7 @@ def token_times(record: Record) -> dict[str, np.ndarray]:
 
 
 def counts(record: Record) -> dict[str, np.ndarray]:
-    """Columns `preemptions_*` of the rows, and with prefix caching `cached_tokens`.
-
-    `cached_tokens`: prompt tokens that the cache had when the request first joined a replica; NaN if it did not join.
-    """
+    """Return columns `preemptions_KIND`, and with a prefix cache `cached_tokens`."""
     if not record.input.language:
         return {}
     none = np.zeros(len(record.status), np.int32)
@@ -78,12 +75,11 @@ def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np
 
 
 def due_times(record: Record) -> np.ndarray:
-    """Latest time at which each row's token limits are decided; NaN without limits.
+    """Return when it is decided if each row meets its token limits; NaN: no limit.
 
-    With a limit on the time per further token, this is the time at which the last token is due.  It is counted from the
-    time at which the first token is due or, if the first token has no limit, from its actual time, which depends on the
-    policy.  (A missing first token counts from the rejection, failure or giving up of the request; while the request
-    waits, the result is inf.)
+    With a limit on the time per further token, this is when the last token is due.  That is counted from the time at
+    which the first token is due.  If the first token has no limit, it is counted from the actual first token; if there
+    was none, from the rejection, failure or giving up of the request; while the request waits, the result is inf.
     """
     due = np.full(len(record.status), np.nan)
     for service in record.input.language:

@@ -45,7 +45,7 @@ def aborted_count(run: Measured) -> float:
 
 @metric(unit="share", better="less", sets=("tokens", "groups", "group_rows"), hide_if_zero=True, title="cold starts")
 def cold_start_fraction(run: Measured) -> float:
-    """Share of requests to replicas for which one began to load its model."""
+    """Share of requests to replicas that caused a replica to load its model."""
     record: Any = run.result.record
     cold = np.zeros(len(record.status)) if record.cold_start is None else record.cold_start
     shapes = [one.shape.index for one in (*record.input.services, *record.input.language) if one.kinds]
@@ -99,7 +99,7 @@ def kv_used_max(run: Measured) -> float:
 
 @metric(unit="tokens", better="neither", of="run", sets=("tokens",))
 def tokens_per_step(run: Measured) -> float:
-    """Mean number of tokens decoded or read per step, of steps that end in the window."""
+    """Mean number of tokens (decoded or prefilled) per step that ends in the window."""
     rows = run.result.steps
     if not len(rows):
         return math.nan
@@ -110,13 +110,13 @@ def tokens_per_step(run: Measured) -> float:
 
 @metric(unit="tokens", better="neither", sets=("tokens",))
 def prefix_tokens_requested(run: Measured) -> float:
-    """Prompt tokens looked up in the prefix cache when requests first join."""
+    """Prompt tokens looked up in the prefix cache when requests first join a batch."""
     return _prefixes(run)[0]
 
 
 @metric(unit="tokens", better="more", sets=("tokens",))
 def prefix_tokens_served(run: Measured) -> float:
-    """Prompt tokens found in the prefix cache when requests first join."""
+    """Prompt tokens found in the prefix cache when requests first join a batch."""
     return _prefixes(run)[1]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hetsim.model.mode import Mode
 from hetsim.model.plan import cores_on
 from hetsim.model.record import (
     COMPLETED,
@@ -21,7 +22,6 @@ from hetsim.model.record import (
     UNFINISHED,
     Record,
 )
-from hetsim.model.tasks import Mode
 from hetsim.results.declared import ENERGY
 from hetsim.results.one_run.modes import ModeTable
 
@@ -35,12 +35,11 @@ FUSED = "fused"  # Extra column of runs with fused kernels: the names of the fus
 
 @dataclass
 class LaunchColumns:
-    """Columns with one entry per launch; a running launch ends with the run.
+    """Columns with one entry per launch; a launch that still runs ends with the run.
 
-    `mode` has codes of the ModeTable.  `busy`: device-seconds computed (GPUs × share × time; in a CPU mode cores ×
-    time), `lost` the part of them that was lost work, `energy` joules above idle.  `open`: still running when the run
-    ended.  If the engine recorded no launches, each started task is one launch: `task` lists these tasks, and the other
-    columns are derived from their times.
+    `mode`: codes of the ModeTable.  `busy`: device-seconds computed (GPUs × share × time; in a CPU mode cores × time);
+    `lost`: the part of `busy` that was lost work; `energy`: joules above idle; `open`: True if it ran at the end.
+    If the engine recorded no launches, each started task is one launch, whose columns are derived from its times.
     """
 
     task: np.ndarray
@@ -94,9 +93,10 @@ def launches_of(record: Record, table: ModeTable) -> LaunchColumns:
 
 
 def occupations_of(record: Record, table: ModeTable) -> tuple[LaunchColumns, list[Mode]]:
-    """Return launches as they occupy devices, and what replicas of batches occupy.
+    """Return what occupies devices over time, as launches, and the replicas' modes.
 
-    These replicas have the last rows, from their start to their end; their batches occupy nothing.
+    A replica that serves batches occupies its devices from its start to its end, as one launch; these are the last
+    rows.  The launches of its batches occupy nothing.
     """
     launches = launches_of(record, table)
     if not record.occupied:
@@ -139,7 +139,7 @@ def _running(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def launch_numbers(columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the number of each launch row; rows without one (-1) are numbered last."""
+    """Return each row's launch number; rows whose number is missing (-1) get new ones."""
     if "launch" not in columns:
         return np.arange(len(columns["task"]))
     number = np.asarray(columns["launch"], dtype=np.int64).copy()
@@ -153,7 +153,7 @@ def _or_end(times: np.ndarray, end: float) -> np.ndarray:
 
 
 class PlaceColumns:
-    """The places (device sets) of a record, flattened: devices, hosts and names."""
+    """The places (sets of devices on which launches ran) of a record, as flat arrays."""
 
     def __init__(self, record: Record):
         cluster = record.input.cluster
@@ -201,7 +201,6 @@ class PlaceColumns:
         return np.bincount(self.flat, weights=by_place[self.owner], minlength=devices)
 
     def pairs(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return all pairs of a position in `place` and a device of that place."""
         sizes = self.sizes[place]
         first = np.concatenate([[0], np.cumsum(self.sizes)])[place]
         entry = np.repeat(np.arange(len(place)), sizes)
@@ -219,7 +218,7 @@ class PlaceColumns:
         return entry, device, rate[entry] * self.amount[begin[place[entry]] + within] / totals
 
     def names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Return a code for the name of each place in `used` (and for -1), and the names."""
+        """Return a code for each place in `used` and one for no place (-1), and the names."""
         cluster = self._record.input.cluster
         texts = []
         for devices, cores in self._used(used):
@@ -231,7 +230,7 @@ class PlaceColumns:
         return self._codes(used, texts)
 
     def node_names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Return codes of the node names of places in `used` (and of -1), and the names."""
+        """As `names`, with the names of the places' nodes."""
         cluster = self._record.input.cluster
         nodes = [dict.fromkeys(cluster.devices[d].node for d in devices) for devices, _ in self._used(used)]
         texts = ["+".join([cluster.nodes[n].name for n in sorted(chosen)]) for chosen in nodes]

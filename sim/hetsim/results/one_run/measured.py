@@ -69,7 +69,7 @@ class Run(Protocol):
 
 
 class Measured:
-    """The tasks of a run that metrics measure: all of the window, or those at `rows`."""
+    """The measured tasks of a run: those at `rows`, or all that arrive in the window."""
 
     def __init__(self, result: Run, rows: np.ndarray | None = None):
         self.result = result
@@ -163,7 +163,7 @@ class Measured:
 
 
 def quantile(values: np.ndarray, share: float, infinite: int = 0) -> float:
-    """Quantile of the values and of `infinite` more values of +inf; NaN without any."""
+    """Quantile of `values` and of `infinite` times +inf; NaN if there are neither."""
     if not (count := len(values) + infinite):
         return math.nan
     position = share * (count - 1)

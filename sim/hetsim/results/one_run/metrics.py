@@ -24,7 +24,7 @@ def summary_names(bound: float = DEFAULT_BOUND) -> list[str]:
 
 
 def metric(name: str, bound: float = DEFAULT_BOUND) -> Metric:
-    """Return the metric of this name; UnknownName, with a suggestion, if none has it."""
+    """Return the metric of this name; UnknownName, with a suggestion, if not found."""
     declared = declarations(bound)
     if name not in declared:
         registry.check_loaded("metric", name)

@@ -1,7 +1,7 @@
 """All modes of a workload as columns, for vectorized tables.
 
-A mode has a *code*: `offset[shape] + position`.  This module also computes T*, the time that a task needs alone, which
-depends only on modes, links and the cluster.
+A shape is a list of modes that equal tasks share.  A mode has a *code*: `offset[shape] + position` in this list.  This
+module also computes T*, the time that a task needs alone, which depends only on modes, links and the cluster.
 """
 
 import math
@@ -13,12 +13,13 @@ from itertools import chain
 import numpy as np
 
 from hetsim.model.cluster import MILLI, WHOLE, Cluster, Node
+from hetsim.model.mode import Mode
 from hetsim.model.stages import download_rate
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 
 
 class ModeTable:
-    """The modes of all shapes (shape: the modes of equal tasks), with their demands."""
+    """All modes of a workload, with their codes."""
 
     def __init__(self, tasks: Tasks, cluster: Cluster):
         self.tasks, self.cluster = tasks, cluster
@@ -107,7 +108,6 @@ def offered(mode: Mode, cluster: Cluster) -> bool:
 
 
 def _parts(mode: Mode, unit: Mode, node: Node) -> int:
-    """Number of equal parts (`unit`) of a gang's demand that fit on one empty node."""
     if unit.on_cpu and node.cpu.type.name != unit.type.name:
         return 0
     room = node.cpus * MILLI // unit.millicores if unit.millicores else mode.node_count

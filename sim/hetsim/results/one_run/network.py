@@ -66,12 +66,12 @@ P95 = 0.95
 
 
 def has_steps(table: ModeTable) -> bool:
-    """Return True if any job has a training step or its nodes communicate."""
+    """Return True if some mode states training steps or communication between nodes."""
     return any(mode.exchange is not None for mode in table.modes)
 
 
 def task_columns(record: Record, table: ModeTable) -> dict[str, np.ndarray]:
-    """The columns `COLUMNS` by row of the record; NaN for tasks without steps."""
+    """Return step time, its parts, bytes and MFU by task; NaN for tasks without steps."""
     count = len(record.status)
     names = ("seconds", "contention", "communication", "bubble", "steps", "bytes", "peak")
     sums = {name: np.zeros(count) for name in names}
@@ -91,7 +91,7 @@ def task_columns(record: Record, table: ModeTable) -> dict[str, np.ndarray]:
 
 
 def _on_one_node(record: Record, table: ModeTable, sums: dict[str, np.ndarray], stepping: np.ndarray) -> None:
-    """Add the steps of jobs on one node, which use no link between nodes, to the sums."""
+    """Add to the sums the steps of jobs on one node, which use no link between nodes."""
     tasks = record.input.tasks
     if (compute := record.stage("compute")) is None:
         end = np.where((record.status == UNFINISHED) & ~np.isnan(record.start), record.end, record.finish)
@@ -141,7 +141,7 @@ def links_table(record: Record, low: float, high: float) -> pd.DataFrame:
 
 
 def series(record: Record) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return by link: times of changes, and used share and number of jobs after each."""
+    """Return for each link: times of changes, and the used share and number of jobs."""
     if record.links is None:
         return {}
     links = record.links["link"].astype(np.int64)
@@ -154,7 +154,7 @@ def series(record: Record) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
-    """Quantile of a step function over time."""
+    """Return a quantile over time of a step function; length: seconds of each value."""
     if not length.sum() > 0:
         return math.nan
     order = np.argsort(values)
@@ -168,7 +168,7 @@ def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
 
 @metric(unit="share", better="less", sets=("network",))
 def communication_fraction(run: Measured) -> float:
-    """Share of jobs' device time in communication, if each were alone on its links."""
+    """Share of jobs' device time that communication takes, as if alone on the links."""
     return _share(run, "communication")
 
 
@@ -199,7 +199,7 @@ def _share(run: Measured, name: str) -> float:
 
 @metric(unit="share", better="neither", of="run", sets=("network",))
 def network_utilization(run: Measured) -> float:
-    """Mean utilization of the uplinks (else of the nodes' links) in the window."""
+    """Mean utilization in the window of rack uplinks; without uplinks, of node links."""
     cluster, table = run.result.record.input.cluster, run.result.links
     if run.result.record.links is None:
         return math.nan

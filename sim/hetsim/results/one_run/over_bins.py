@@ -15,7 +15,7 @@ from hetsim.results.one_run.usage import device_states, resting_watts
 
 
 def device_bars(result: Run) -> pd.DataFrame:
-    """Return one row per launch and device, or per launch and core (`core`, else -1)."""
+    """Return one row per launch and device, or per launch and core (column `core`)."""
     frame = result.launches.copy()
     frame["end"] = frame["end"].fillna(result.end)
     frame["line"] = frame["device"].astype(str).str.split("+", regex=False)

@@ -1,14 +1,14 @@
 """Plans and outcomes: planned and simulated makespan, best certified lower bound.
 
-A run has two lower bounds.  The metric `makespan_bound` holds for every policy.  The bound that a planner certified for
-its instance (note `lower_bound`) is usually greater and holds for every policy, but only if the planned instance is the
-simulated one, that is, if estimates are the true times and the planner considered every mode of the tasks.  Transfers
-in this bound are the tasks' own, which no policy can avoid.  It bounds runs in which every task is launched alone,
-completes, and runs in one piece; a task that resumes with kept work can finish earlier than in any plan.
+A run has two lower bounds of its makespan.  The metric `makespan_bound` holds for every policy.  The bound that a
+planner certified for its instance (note `lower_bound`) is usually greater.  It also holds for every policy, but only if
+the planned instance is the simulated one: estimates are the true times, the planner considered every mode of the tasks,
+and every task is launched alone, completes, and runs in one piece (a task that resumes with kept work can finish
+earlier than in any plan).  Of transfers, it includes only each task's own, which no policy can avoid.
 
-`forecasts` formats a policy's notes on its forecasts: NAME_count, NAME_mape, NAME_pinball and NAME_quantile (written by
-`hetsim_policies.prediction.durations`), where NAME is forecast (of a load, in devices) or duration (of jobs, in
-seconds), and NAME_fallback, the share of forecasts by the predictor's fallback.
+`forecasts` formats what a policy notes about the errors of its forecasts (`hetsim_policies.prediction.durations`):
+NAME_count, NAME_mape, NAME_pinball, NAME_quantile, and NAME_fallback, the share that was made by the predictor's
+simpler method.  NAME is `forecast` (of a load, in devices) or `duration` (of jobs, in seconds).
 """
 
 import math
@@ -20,9 +20,10 @@ import numpy as np
 import pandas as pd
 
 from hetsim.model.cluster import MILLI, Node
+from hetsim.model.mode import Mode
 from hetsim.model.plan import PLANNED_MAKESPAN, can_host
 from hetsim.model.record import COMPLETED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, Record
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.results.declared import MAKESPAN, metric
 from hetsim.results.formatting import seconds, share
 from hetsim.results.one_run.measured import Measured, Run
@@ -78,7 +79,7 @@ NOT_PROVEN = "is not proven optimal"  # Part of a run's warning about a plan tha
 
 
 def reservations(notes: Mapping[str, Any]) -> list[str]:
-    """Remarks on a plan: a stopped search, late tasks, parts that a bound leaves out."""
+    """Return remarks on the quality of a plan, such as a stopped search or late tasks."""
     texts = []
     gap = number(notes, "gap")
     if notes.get("optimal") is False:
@@ -114,7 +115,7 @@ def plans_table(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 
 def lower_bounds(runs: Mapping[str, Run]) -> dict[str, float]:
-    """Best lower bound of the makespan by policy; all runs share one instance."""
+    """Return the best lower bound of each run's makespan, for runs of the same tasks."""
     best = reduce(np.fmax, (certified(result) for result in runs.values()), math.nan)
     usual, bounds = math.nan, {}
     for policy, result in runs.items():
@@ -157,8 +158,8 @@ def in_pieces(record: Record) -> bool:
 def _foreseen(tasks: Tasks, table: ModeTable, wide: bool) -> bool:
     """Return True if the planner considered every mode that the tasks can use.
 
-    Planners of sequential tasks consider modes that use one core or one whole accelerator.  Planners of parallel tasks
-    (`wide`) also consider gangs and several cores.  No planner considers fractions and batches.
+    Planners of sequential tasks consider modes of one core or one whole accelerator, those of parallel tasks (`wide`)
+    also gangs and several cores.  No planner considers fractions and batches.
     """
     used = [tasks.shapes[number] for number in np.unique(tasks.shape).tolist()]
     modes = {mode: None for shape in used for mode in shape.modes if table.offered(mode)}

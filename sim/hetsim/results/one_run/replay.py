@@ -12,9 +12,9 @@ import numpy as np
 from hetsim.engine.resources.slices import GpuSlices
 from hetsim.model.cluster import MILLI, WHOLE, Cluster
 from hetsim.model.fusion import fused_mode
+from hetsim.model.mode import Mode
 from hetsim.model.plan import cores_on
 from hetsim.model.record import UP, DeviceStates, Record
-from hetsim.model.tasks import Mode
 from hetsim.results.one_run.launches import PlaceColumns, launch_numbers, occupations_of
 from hetsim.results.one_run.modes import ModeTable
 
@@ -77,7 +77,6 @@ class FreeCapacity:
         self._part = np.array([masks.index(mode.nodes) for mode in asked], dtype=np.int64)
 
     def _ask_sums(self, types: int) -> None:
-        """Set each mode's demand on all its nodes together, in the columns of `measure`."""
         self._sums = np.zeros((len(self.asked), 3 + 2 * types))
         self._sums[:, 0] = [mode.millicores for mode in self.asked]
         self._sums[:, 1] = [mode.memory for mode in self.asked]
@@ -92,14 +91,15 @@ class FreeCapacity:
         self, node: np.ndarray, cores: np.ndarray, memory: np.ndarray, up: np.ndarray, share: np.ndarray,
         gpu_memory: np.ndarray, usable: np.ndarray, cuts: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Return a mask of modes that fit (modes × states), and free amounts by state.
+        """Return which modes fit (modes × states), and the free amounts of each state.
+
+        A state is the free capacity of one node for some time.  For a mode over several nodes, the first result is the
+        number of its parts that fit.
 
         Parameters:
             node: the node of each state; cores, memory: free amounts on it; up: True if its cores can be used.
             share, gpu_memory, usable: free share, free memory, and True if up; by state and accelerator.
             cuts: by state, mode and accelerator, False if a MIG GPU has no slice for the mode; empty without MIG.
-
-        For a mode over several nodes, the mask contains the number of its parts that fit.
         """
         kind, cores = self.type[node], np.where(up, cores, 0)
         asked_cores, asked_memory = self.asked_cores[:, None], self.asked_memory[:, None]
@@ -135,7 +135,11 @@ class FreeCapacity:
         return fits, free
 
     def verdicts(self, at: np.ndarray, states: Sequence[np.ndarray], count: int) -> np.ndarray:
-        """Return FITS, FRAGMENTED (room only in total) or 0 by mode and time interval."""
+        """Return by mode and time interval: FITS, FRAGMENTED, or 0.
+
+        FRAGMENTED: the free capacity of all nodes together would suffice.  0: even that does not.  at: interval (of
+        `count`) in which each state begins; states: arguments of `measure`.
+        """
 
         def over_time(values: np.ndarray) -> np.ndarray:
             return by_stretch(values.astype(np.int64), at, states[0], count=count)
@@ -163,10 +167,7 @@ class FreeCapacity:
             yield [column[block] for column in states]
 
     def take(self, place: tuple[Sequence[int], Sequence[int] | None], mode: Mode, sign: int, key: int) -> list[int]:
-        """Occupy (sign 1) or release (-1) a launch's devices; return the nodes.
-
-        `key` identifies the launch, so that the MIG slices it occupied can be released.
-        """
+        """Occupy (sign 1) or release (-1) the devices of launch `key`; return the nodes."""
         cluster = self.cluster
         nodes: dict[int, int] = {}
         devices, cores = place
@@ -187,7 +188,7 @@ class FreeCapacity:
         return list(nodes)
 
     def switch(self, index: int, what: str) -> list[int]:
-        """Apply an entry of the device log; return the affected nodes."""
+        """Apply a change (`what`) of device `index` in the device log; return its nodes."""
         changed = [self.cluster.devices[one] for one in self.states.change(index, what)]
         for device in changed:
             usable = self.states.of[device.index] == UP
@@ -199,7 +200,10 @@ class FreeCapacity:
 
 
 def by_stretch(values: np.ndarray, at: np.ndarray, node: np.ndarray, count: int) -> np.ndarray:
-    """Return sums over all nodes by time interval, from values by state of a node."""
+    """Sum the values of the nodes' states, for each of `count` time intervals.
+
+    at: the interval in which each state begins; it ends when the next state of its node begins.
+    """
     order = np.argsort(at, kind="stable")
     last = np.searchsorted(at[order], np.arange(count), side="right") - 1
     before = np.where(np.append(True, node[1:] != node[:-1]), 0, np.append(0, values[:-1]))
@@ -236,9 +240,9 @@ class RunReplay:
         return self.state.verdicts(*self.states(), count=len(self.grid))
 
     def states(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Return the states of all nodes as columns, and the intervals where they begin.
+        """Return the interval in which each node state begins, and the states as columns.
 
-        The columns are those that `measure` accepts; the states of a node are contiguous, in order of time.
+        The columns are the arguments of `measure`; the states of a node are contiguous, in order of time.
         """
         state, size = self.state, len(self.grid)
         if state.slices:
@@ -288,7 +292,6 @@ class RunReplay:
         return at, states
 
     def _moves(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Changes at devices: (node, position), interval, amounts of launches or downtime."""
         state, moment = self.state, np.searchsorted(self.grid, self._times)
         where = np.array([(device.node, device.local) for device in state.cluster.devices]).T
         kinds, index = np.array(self._events, dtype=np.int64).reshape(-1, 2).T

@@ -38,8 +38,8 @@ UNFINISHED_WARNING = 0.01
 class Result:
     """One run.  Tables and metrics are computed from the record on first use.
 
-    `name`, `seed`, `replication` and `policy` (its long form) identify the run; `scenario` is the resolved scenario as
-    YAML text, if the run has one; `error` is the message of a failed run, whose tables end at the failure.
+    `name`, `seed`, `replication` and `policy` (with all parameters) identify the run; `scenario` is the resolved
+    scenario as YAML text, if the run has one; `error` is the message of a failed run, whose tables end at the failure.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Result:
 
     @cached_property
     def notes(self) -> dict[str, Any]:
-        """The policy's notes; for a plan planned_makespan, lower_bound and others."""
+        """Notes that the policy made on the run; for a plan planned_makespan and others."""
         return plain_note(self.record.notes)
 
     @property

@@ -18,7 +18,7 @@ def is_retry(record: Record) -> np.ndarray:
 
 
 def met_by_calls(rows: "TableRows", attempt_of: np.ndarray, met: np.ndarray) -> np.ndarray:
-    """Mask of rows that met a limit; a call counts in the row of its first attempt."""
+    """Mask of rows that met a limit; a call's result is in its first attempt's row."""
     first = rows(attempt_of)
     by_call = np.zeros(len(attempt_of), bool)
     by_call[first[met & (first >= 0)]] = True
@@ -47,7 +47,6 @@ class TableRows:
         return column.copy() if self.chosen is None else column[self.chosen]
 
     def total(self, column: np.ndarray) -> np.ndarray:
-        """Sum over the tasks of each row."""
         if self.staged is None:
             return self(column)
         return np.bincount(self.owner, weights=column[self.members], minlength=self.count).astype(column.dtype)
@@ -79,7 +78,7 @@ class TableRows:
 
     @cached_property
     def streaming(self) -> np.ndarray:
-        """Mask of rows whose stages overlap, as items need not wait for each other."""
+        """Mask of requests with several items that can be in different stages at one time."""
         assert self.staged is not None
         before = self.record.input.tasks.predecessors or ()
         chained = np.fromiter((one == (row - 1,) for row, one in enumerate(before)), bool, len(before))
@@ -88,7 +87,10 @@ class TableRows:
 
     @cached_property
     def deciding(self) -> np.ndarray:
-        """Task that decides a row's status: the first failed, else unfinished, else last."""
+        """Return for each row the task whose status the row has.
+
+        That is the first stage that failed (or was rejected, ...), else the first unfinished one, else the last one.
+        """
         record = self.record
         if self.staged is None:
             return np.arange(self.count) if self.chosen is None else self.chosen

@@ -84,7 +84,7 @@ def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[
 
 
 def _first_steps(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of each row's first step, copying included, and increase per step."""
+    """Seconds of the first step of each row, and how much longer each next step takes."""
     rows = record.steps
     assert rows is not None
     services = {service.name: service for service in record.input.language}

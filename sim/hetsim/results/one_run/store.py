@@ -67,8 +67,8 @@ def package_version(package: str) -> str:
 def write_directory(target: Path, write: Callable[[Path], None], mark: str = MARK) -> Path:
     """Call `write` to fill a temporary folder, then rename the folder to `target`.
 
-    An existing directory is replaced if it is empty or contains `mark`; otherwise UsageError.  An OSError names the
-    file by its path in the target.
+    An existing directory is replaced if it is empty or contains the file `mark`; otherwise UsageError.  An OSError
+    names the file by its path in the target.
     """
     if target.exists() or target.is_symlink():
         ours = target.is_dir() and not target.is_symlink() and ((target / mark).is_file() or not any(target.iterdir()))
@@ -145,7 +145,7 @@ def write_mark(folder: Path, about: dict[str, Any]) -> None:
 
 
 def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Read a directory's run.json; verify it, and the files of which it has digests.
+    """Read a directory's mark (run.json); verify it and the files that it lists.
 
     later: files whose names begin with one of these texts are not verified here, but when they are read.
     """
@@ -186,7 +186,6 @@ def _no_formulas(label: Any) -> Any:
 
 
 def _no_formula(cell: Any) -> Any:
-    """Prefix a text with an apostrophe if a spreadsheet would execute it."""
     if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
         return cell
     try:

@@ -43,10 +43,7 @@ SUMS = ("upload", "compute", "download", "overhead", STOPS, MOVES, ENERGY, COST)
 
 
 def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float) -> pd.DataFrame:
-    """Return the task table from a table of stages.
-
-    `bounded`: name of the column of bounded slowdowns; `bound`: their bound in seconds.
-    """
+    """Return the task table; `bounded`: its column of slowdowns, bounded by `bound` s."""
     staged = record.input.tasks.staged
     assert staged is not None
     rows = TableRows(record)
@@ -127,7 +124,6 @@ def _placed(
 
 
 def _joined(codes: np.ndarray, names: list[str], rows: TableRows) -> tuple[np.ndarray, list[str]]:
-    """Codes and texts of the joined names of each row's tasks; code -1 is empty."""
     texts: dict[str, int] = {}
     code_of_row = np.full(rows.count, -1, np.int32)
     for size in np.unique(rows.size).tolist():
@@ -165,7 +161,7 @@ def tasks_table(record: Record, table: ModeTable, bound: float = DEFAULT_BOUND) 
 
     Columns that exist only if they apply: `hosts` and `racks` (numbers of nodes and racks of the task's place) if tasks
     may span nodes; `cost` if the cluster has prices (`hetsim.results.one_run.usage_metrics`); `step`, `communication`,
-    `bubble`, `contention`, `network_bytes` and `mfu` if jobs have steps with known parts
+    `bubble`, `contention`, `network_bytes` and `mfu` if jobs have training steps or communicate
     (`hetsim.results.one_run.network`); `attempt_of`, the id of the call's first attempt, if clients time out or retry.
     `met_deadline` is False for a task that did not complete in time.  It is missing if the task has no deadline, or a
     deadline after the end of the run (`hetsim.results.one_run.task_metrics`); for a call it is in the row of the first
@@ -280,7 +276,7 @@ def _codes(column: np.ndarray | None, rows: TableRows) -> np.ndarray:
 def _stages(
     record: Record, rows: TableRows, start: np.ndarray, finish: np.ndarray, status: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds of upload, compute and download; of running tasks, until the run's end."""
+    """Seconds of upload, compute and download; a running task's, until the run's end."""
 
     def counted(name: str) -> np.ndarray | None:
         column = record.stage(name)
@@ -327,7 +323,7 @@ def _reasons(record: Record, rows: TableRows) -> Any:
 
 
 def _energy(record: Record, table: ModeTable) -> np.ndarray:
-    """Useful joules above idle by row, batches divided equally; NaN without watts."""
+    """Joules above idle for useful work, by task; a batch's energy is divided equally."""
     count = len(record.status)
     if not record.input.cluster.has_watts:
         return np.full(count, np.nan)
@@ -352,7 +348,7 @@ def _cost(record: Record, table: ModeTable) -> np.ndarray:
 
 
 def by_launch(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np.ndarray:
-    """Each task's share of the energy (or cost) of its launches."""
+    """Divide each launch's energy (or cost) among its tasks; return the sum by task."""
     count = len(record.status)
     if launches.members is None or record.batch is None:
         return np.bincount(launches.task, weights=energy, minlength=count)
@@ -403,7 +399,7 @@ def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np
 
 
 def due_times(record: Record) -> np.ndarray:
-    """Latest time at which a row's deadline or token limits are decided; NaN if none."""
+    """Latest time at which it is decided if a row meets its limits; NaN: no limit."""
     tasks = record.input.tasks
     due = np.full(len(tasks), np.nan) if tasks.deadline is None else tasks.deadline
     due = np.fmin(due, language.due_times(record)) if record.input.language else due
@@ -411,6 +407,6 @@ def due_times(record: Record) -> np.ndarray:
 
 
 def observed_until(record: Record) -> float:
-    """Time until which outcomes are known: the run's end; inf if all tasks ended."""
+    """Time until which outcomes are known: the run's end, or inf if all tasks ended."""
     drained = math.isinf(record.input.horizon) and not (record.status == UNFINISHED).any()
     return math.inf if drained else record.end

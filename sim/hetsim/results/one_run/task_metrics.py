@@ -55,9 +55,10 @@ def declare_statistics(
     column: str, meaning: str, unit: Unit, sets: Mapping[str, tuple[str, ...]], every: str = "summary",
     weight: str | None = None, module: str = __name__,
 ) -> None:  # fmt: skip
-    """Declare mean, p50, p95, p99 and max of a column of tasks.
+    """Declare five metrics of a column of the task table: mean, p50, p95, p99 and max.
 
-    `sets`: by statistic, the sets that contain it; `every`: a set that contains all five.
+    `meaning`: the column in words.  `sets`: further sets of each statistic.  `every`: a set that contains all five.
+    `weight`: as for `metric`, for the mean.
     """
     for label in STATISTICS:
         metric(
@@ -147,13 +148,12 @@ def rejected_fraction(run: Measured) -> float:
 
 
 def _met(run: Measured) -> tuple[int, int]:
-    """Number of tasks that met their deadline, and that had one before the end."""
+    """Numbers of tasks that met their deadline, and whose deadline was before the end."""
     column = run.series("met_deadline")
     return int(column.sum()), int(column.notna().sum())
 
 
 def _arrivals(run: Measured) -> int:
-    """Number of arrivals; a call with retries counts once."""
     return len(run.status) - int(run.is_retry.sum())
 
 
@@ -204,7 +204,7 @@ def slo_attainment(run: Measured) -> float:
     congested=True,
 )  # fmt: skip
 def attainment_admitted(run: Measured) -> float:
-    """slo_attainment of admitted tasks: rejected tasks do not count."""
+    """slo_attainment over admitted tasks only: rejected tasks are left out."""
     met, _ = _met(run)
     judged = int((run.series("met_deadline").notna().to_numpy() & (run.status != REJECTED)).sum())
     return met / judged if judged else math.nan

@@ -22,8 +22,8 @@ from hetsim.results.one_run.modes import ModeTable
 class Usage:
     """Use of each device of the cluster over one window, as columns.
 
-    Seconds are multiplied by share (GPUs) or cores (CPUs).  Energies are joules; `dynamic` is above idle for useful
-    work, `wasted` above idle for lost work; all are NaN on a cluster without watts.
+    Seconds are multiplied by share (GPUs) or cores (CPUs).  Energies are in joules, NaN on a cluster without watts;
+    `dynamic` is above idle for useful work, `wasted` above idle for lost work.
     """
 
     low: float
@@ -87,7 +87,7 @@ def resting_watts(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
 
 
 def transfers_of(record: Record, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Start and end of each launch's upload and download; NaN without one."""
+    """Start and end of each launch's upload and download; NaN without a transfer."""
     if (columns := record.launches) is None:
         never = np.full(count, np.nan)
         return [(never, never), (never, never)]
@@ -108,7 +108,6 @@ def overlap(begin: np.ndarray, end: np.ndarray, low: float, high: float) -> np.n
 
 
 def _inside(launches: LaunchColumns, low: float, high: float) -> np.ndarray:
-    """Part of each launch's compute stage that is in the window, 0 to 1."""
     length = launches.compute_end - launches.compute_start
     inside = overlap(launches.compute_start, launches.compute_end, low, high)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -119,7 +118,11 @@ def allocated(
     record: Record, launches: LaunchColumns, places: PlaceColumns, held: np.ndarray, share: np.ndarray, low: float,
     high: float,
 ) -> np.ndarray:  # fmt: skip
-    """Seconds × occupied share of each accelerator; a share is at most 1."""
+    """Return seconds × occupied share of each accelerator in the window [low, high).
+
+    held, share: seconds for which each launch occupies devices, and its share of each.  The launches of a device with
+    several streams count as at most the whole device.
+    """
     devices = record.input.cluster.devices
     result = places.spread(launches.place, held * share, len(devices))
     many = np.array([device.type.streams > 1 for device in devices])
@@ -273,7 +276,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
 def _groups(
     record: Record, table: ModeTable, launches: LaunchColumns, places: PlaceColumns, amount: np.ndarray, by: str
 ) -> list[tuple[str, np.ndarray]]:
-    """Return by device type or node the weight of each launch there, for a timeline."""
+    """Return by device type or node the part of each launch's `amount` that is there."""
     if by == "type":
         names = list(dict.fromkeys(mode.type.name for mode in table.modes))
         number = table.column(lambda mode: names.index(mode.type.name), np.int64)[launches.mode]

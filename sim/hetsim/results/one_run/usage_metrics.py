@@ -109,7 +109,7 @@ def cost_held(run: Measured) -> float:
 
 @metric(unit="money", better="less", of="run", sets=("costs",), hide_if_zero=True, title="cost of idle replicas")
 def cost_held_idle(run: Measured) -> float:
-    """Price × time in which GPUs were occupied but idle, if there are replicas."""
+    """Price × time in which GPUs were occupied but idle; undefined without replicas."""
     given: Any = run.result.record.input
     if not (given.cluster.priced and any(one.kinds for one in (*given.language, *given.services))):
         return math.nan
@@ -165,7 +165,7 @@ def migrations(run: Measured) -> float:
 
 @metric(unit="share", better="neither", of="run")
 def cache_hit_fraction(run: Measured) -> float:
-    """Share of completed requests to services with a cache that a cache answered."""
+    """Share of completed requests to services with a cache that the cache answered."""
     services = run.result.record.input.services
     names = [service.name for service in services if getattr(service, "cache", None) is not None]
     if not names or not run.count(COMPLETED):
@@ -179,7 +179,7 @@ def cache_hit_fraction(run: Measured) -> float:
 def littles_law(result: Run) -> tuple[float, float]:
     """Return L and λW: mean number in system, arrival rate × mean time in system.
 
-    They are equal, up to rounding, for a drained run without warmup in which every task completed.
+    They are equal, up to rounding, if no time is cut as warmup and every task completed before the run ended.
     """
     run = result.measured
     return jobs_in_system_mean(run), len(run.status) / run.duration * run.mean("response")

@@ -11,7 +11,7 @@ from hetsim.errors import KeyProblem
 from hetsim.formulas import training as formulas
 from hetsim.model.cluster import Cluster, DeviceType, Node, NodeSpec, Partition
 from hetsim.model.exchange import Exchange, Phase, StepPipeline
-from hetsim.model.tasks import Mode
+from hetsim.model.mode import Mode
 from hetsim.scenario.building.modes import ModeBook
 from hetsim.scenario.building.streams import Context, peak_of
 from hetsim.scenario.file.document import Path_

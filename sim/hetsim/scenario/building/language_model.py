@@ -8,8 +8,9 @@ import numpy as np
 
 from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError
 from hetsim.model.cluster import DeviceType
+from hetsim.model.mode import Mode
 from hetsim.model.service import LanguageService, ReplicaKind
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.policy.iterating import IterationPolicy
 from hetsim.scenario.building.streams import Context, TaskStream
 from hetsim.scenario.file.document import Path_, key_of

@@ -7,7 +7,8 @@ from typing import Any
 from hetsim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, Node, NodeSpec, Partition, micro_share, millicores
 from hetsim.model.curves import WorkCurve
 from hetsim.model.exchange import Exchange
-from hetsim.model.tasks import Mode, Shape, StageTime, Stopping
+from hetsim.model.mode import Mode, Shape
+from hetsim.model.tasks import StageTime, Stopping
 from hetsim.scenario.schema.demand import Demand, TaskMode
 from hetsim.scenario.schema.service import VariantSpec
 

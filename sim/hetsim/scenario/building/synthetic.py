@@ -9,8 +9,8 @@ import numpy as np
 
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Partition
+from hetsim.model.mode import Mode
 from hetsim.model.tasks import KernelWork as Known
-from hetsim.model.tasks import Mode
 from hetsim.registry import load_object
 from hetsim.scenario.building.drawn_modes import DrawnModes
 from hetsim.scenario.building.language_model import ServedLanguage

@@ -224,14 +224,14 @@ def tolerates(toleration: dict[str, str], taint: dict[str, str]) -> bool:
 def _needs(pod_sets: list[dict[str, Any]], gone: dict[str, int]) -> tuple[dict[str, float], str]:
     needs, kind = {"cores": 0.0, "gpus": 0.0, "memory": 0.0}, ""
     for pods in pod_sets:
-        template = pods["template"]["spec"]
+        template, count = pods["template"]["spec"], int(pods.get("count", 1)) - gone.get(str(pods.get("name")), 0)
         selected = (template.get("nodeSelector") or {}).items()
         kind = next((value for key, value in selected if "gpu.product" in key), kind)
         for container in template.get("containers") or ():
             resources = container.get("resources") or {}
             for key, value in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
                 if key in RESOURCES:
-                    needs[RESOURCES[key]] += amount(value) * (int(pods.get("count", 1)) - gone.get(str(pods.get("name")), 0))
+                    needs[RESOURCES[key]] += amount(value) * count
     return needs, kind
 
 
