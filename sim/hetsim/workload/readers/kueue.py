@@ -224,7 +224,8 @@ def tolerates(toleration: dict[str, str], taint: dict[str, str]) -> bool:
 def _needs(pod_sets: list[dict[str, Any]], gone: dict[str, int]) -> tuple[dict[str, float], str]:
     needs, kind = {"cores": 0.0, "gpus": 0.0, "memory": 0.0}, ""
     for pods in pod_sets:
-        template, count = pods["template"]["spec"], int(pods.get("count", 1)) - gone.get(str(pods.get("name")), 0)
+        count = max(0, int(pods.get("count", 1)) - gone.get(str(pods.get("name")), 0))
+        template = pods["template"]["spec"]
         selected = (template.get("nodeSelector") or {}).items()
         kind = next((value for key, value in selected if "gpu.product" in key), kind)
         for container in template.get("containers") or ():
