@@ -285,6 +285,17 @@ def test_a_job_of_one_node_does_not_use_the_gpus_of_two(count, start):
     assert not told.notes and np.allclose(told.starts, start, atol=0.1)
 
 
+def test_running_jobs_of_unknown_nodes_are_placed_the_widest_first():
+    """Two jobs of one GPU and one of two on two nodes: in this order, the last would find a GPU on each node."""
+    past = history(np.arange(100) * 600.0, 500.0, limit=1000.0)
+    now = 100_000.0
+    jobs = [job("r0", now - 100.0, gpus=1.0, nodes=("a",)), job("r1", now - 100.0, gpus=1.0),
+            job("r2", now - 100.0, gpus=2.0, count=1.0)]  # fmt: skip
+    nodes = [{"name": name, "cpus": 4, "gpus": {"type": "g", "count": 2}} for name in "ba"]
+    told = Twin([*jobs, job("w", gpus=2.0, count=1.0)], now, past, SnapshotCluster(nodes), 3600.0, "fcfs").forecast(2)
+    assert (told.occupied[:, 0] == 4).all() and np.allclose(told.starts, 400.0, atol=0.1)
+
+
 # Widening -------------------------------------------------------------------------------------------------------
 
 

@@ -80,10 +80,7 @@ class TwinForecast:
         return "limit" if LIMIT.search(self.jobs[job].reason) else ""
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Return quantiles of a job's start as sampled, not widened.
-
-        Ranks are rounded outward: a further sample is between ranks j and k of n with probability (k - j) / (n + 1).
-        """
+        """Return quantiles of the sampled starts (ranks of n + 1, rounded outward)."""
         ordered = np.sort(self.starts[:, job])
         ranks = [(math.ceil if share > 0.5 else math.floor)(round(share * (len(ordered) + 1), 9)) for share in shares]
         return ordered[np.clip(ranks, 1, len(ordered)) - 1].tolist()
@@ -131,7 +128,8 @@ class Twin:
         self._again = [f"{gone:,} jobs run on nodes that the cluster lacks; these jobs start again"] if gone else []
         jobs = [replace(job, start=math.nan, nodes=()) if job.runs and not names.issuperset(job.nodes) else job
                 for job in jobs]  # fmt: skip
-        self.running = [job for job in jobs if job.runs]
+        self.running = [job for job in jobs if job.runs]  # the widest first of those whose nodes are unknown: all fit
+        self.running.sort(key=lambda job: (0, 0, 0) if job.nodes else (1, -job.gpus, -job.cpus))
         rank = [math.inf if math.isnan(job.priority) else -job.priority for job in jobs]
         order = sorted(range(len(jobs)), key=lambda k: (rank[k], jobs[k].submit))
         self.waiting = [jobs[k] for k in order if not jobs[k].runs]
@@ -302,7 +300,8 @@ class Twin:
         rows = [*self._rows["r"], *self._rows["w"], *(self._rows["h"][k] for _, k in fitting)]
         first, count = len(self.running), len(self.running) + len(self.waiting)
         moments = BEHIND + BEHIND * BEHIND * np.arange(len(self.waiting))
-        arrival = np.concatenate([np.zeros(first), moments, [max(t, 2 * BEHIND) for t, _ in fitting]])
+        placed = np.cumsum([not job.nodes for job in self.running]) * BEHIND**3  # one after the other
+        arrival = np.concatenate([placed, moments, [max(t, 2 * BEHIND) for t, _ in fitting]])
         new = [(users[k], classes[k], float(log.limit[k])) for _, k in fitting]
         drawn = [float(self.run_times.draw(*one, 0.0, 1, random)[0]) for one in new]
         new_limits = [one[2] if math.isfinite(one[2]) else length for one, length in zip(new, drawn, strict=True)]
@@ -330,7 +329,8 @@ class Twin:
         cores = [mode.millicores / 1000 for mode in modes]
         amounts = [0.0 if mode.on_cpu else mode.gpu_share for mode in modes] if self.unit == "GPUs" else cores
         amount = np.array(amounts)[chosen.shape[launches["task"]]]
-        occupied = HeldOverTime(launches["start"], end, amount).at(times) if len(end) else np.zeros(len(times))
+        begin = launches["start"] * (launches["start"] >= BEHIND)  # running jobs start at once
+        occupied = HeldOverTime(begin, end, amount).at(times) if len(end) else np.zeros(len(times))
         return start[first:count], occupied
 
     def _free(self, ends: np.ndarray) -> dict[str, np.ndarray]:

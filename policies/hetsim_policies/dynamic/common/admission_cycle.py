@@ -27,6 +27,7 @@ Group = tuple[tuple[str, ...], tuple[str, ...]]  # resources that come in the sa
 Pods = tuple[Mapping[str, int], frozenset[str] | None]
 Policy = Literal["never", "lower_priority", "lower_or_newer_equal_priority", "any"]
 Strategy = Literal["final_share", "initial_share"]
+STRATEGIES: tuple[Strategy, ...] = ("final_share", "initial_share")
 Outcome = Literal["admitted", "preempting", "deferred", "skipped", "no candidates", "no fit"]
 
 
@@ -207,10 +208,7 @@ class Admission:
     recompute: nominate a head again if heads before it preempt some of its targets; otherwise the head is skipped.
     """
 
-    def __init__(
-        self, fair: bool = False, strategies: Sequence[Strategy] = ("final_share", "initial_share"),
-        recompute: bool = True,
-    ):  # fmt: skip
+    def __init__(self, fair: bool = False, strategies: Sequence[Strategy] = STRATEGIES, recompute: bool = True):
         self.fair, self.strategies, self.recompute = fair, strategies, recompute
         # Results for single amounts of the head that is considered
         self._found: dict[tuple[Key, int], dict[Workload, str]] = {}
