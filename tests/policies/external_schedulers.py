@@ -34,6 +34,15 @@ class OneByOne:
         return answer(now)
 
 
+class Tries:
+    """Each job starts if it fits when it comes, or when hetsim says that it fits."""
+
+    def decide(self, now, events):
+        kinds = "JOB_SUBMITTED", "job_fits"
+        jobs = [data["job_id"] for kind, data in events if kind in kinds or data.get("type") in kinds]
+        return answer(now, *(("EXECUTE_JOB", {"job_id": job, "if_fits": True}) for job in jobs))
+
+
 class Scripted:
     """Answers to the messages with a job of this number, by the name of the script; else nothing."""
 
@@ -116,7 +125,8 @@ class Scripted:
         return answer(now, *events)
 
 
-scheduler = OneByOne() if sys.argv[1] == "one_by_one" else Scripted(sys.argv[1])
+schedulers = {"one_by_one": OneByOne, "tries": Tries}
+scheduler = schedulers[sys.argv[1]]() if sys.argv[1] in schedulers else Scripted(sys.argv[1])
 
 
 def exchange(line):

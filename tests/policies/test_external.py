@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from hetsim.cli import hetsim
 from hetsim.errors import PolicyError, ScenarioError, UsageError
 from hetsim.experiment.identity import Identity
 from hetsim.experiment.run import prepare
+from hetsim.page.common import commands as repeat_commands
 from hetsim.policy.external import Exchange, ExternalProgram
 
 HERE = Path(__file__).parent
@@ -68,6 +70,18 @@ def test_all_messages_and_the_log_that_replays_them(tmp_path: Path) -> None:
     assert again.tasks.equals(tasks)
     with pytest.raises(PolicyError, match="cannot be replayed: .* has no log of this run"):
         hs.run(jobs(5), exchange=tmp_path)
+
+
+def test_hetsim_says_whether_a_job_that_is_to_start_if_it_fits_does(tmp_path: Path) -> None:
+    """The third job has no cores at 2 s; at 3 s the first has ended."""
+    hs.run(jobs(3), external=command("tries"), exchange=tmp_path, check=True)
+    events = [event for message in messages(tmp_path)[::2] for event in message["events"]]
+    told = [(event["timestamp"], event["data"]["type"], event["data"]["job_id"]) for event in events
+            if event["data"].get("type", "").startswith("job_")]  # fmt: skip
+    assert told == [
+        (0, "job_started", "w0!0"), (1, "job_started", "w0!1"), (2, "job_does_not_fit", "w0!2"),
+        (3, "job_fits", "w0!2"), (3, "job_started", "w0!2"),
+    ]  # fmt: skip
 
 
 def test_decisions_in_the_schedulers_own_time_take_effect_then() -> None:
@@ -381,6 +395,8 @@ def test_the_examples_start_all_jobs_as_fcfs_does(source: str, tmp_path: Path) -
     found = hs.compare("backfilling", ["external", "fcfs"], external=str(program), replications=2)
     first, second = (found.runs[name].results[0].tasks for name in ("external", "fcfs"))
     assert first["start"].tolist() == second["start"].tolist()
+    words = ["validate", "backfilling", "--policy", "external", "--external", str(program), "--conformance"]
+    assert (done := CliRunner().invoke(hetsim, words)).exit_code == 0, done.output
 
 
 @pytest.mark.nightly
@@ -427,3 +443,5 @@ def test_workers_caches_and_explanations_know_it(tmp_path: Path) -> None:
     assert len([file for file in (tmp_path / "cache").rglob("*") if file.is_file()]) > len(files)
     result = hs.run(jobs(2), external=words)
     assert result.explain("1")["seconds"].sum() == 2.0
+    digest = hashlib.sha256(script.read_bytes()).hexdigest()
+    assert f"mine.py (SHA-256 {digest[:12]})" in repeat_commands("hetsim run", [result])

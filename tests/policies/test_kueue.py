@@ -8,6 +8,7 @@ import pytest
 
 import hetsim as hs
 from hetsim.errors import ScenarioError
+from hetsim.results.one_run.explain import explain, explain_all
 from hetsim_policies.dynamic.common.admission_cycle import Admission
 from hetsim_policies.dynamic.common.topology import Domain, place
 
@@ -247,6 +248,25 @@ def test_a_delay_below_the_resolution_of_the_clock_is_none(requeue):
     assert waits(run(jobs, {"a": {"quotas": {"any": {"gpus": 4}}}}, requeue=requeue)) == [0, 9]
 
 
+def test_a_wait_for_a_rack_has_its_own_cause():
+    """At 2 s the gang has no quota, from 5 s on no rack: one node of each rack is free until 10 s."""
+    nodes = [{"name": f"r{k}n", "count": 2, "cpus": 9, "rack": f"r{k}"} for k in range(2)]
+    given = [("s0", "q", 1, 8, 1), ("s1", "q", 1, 8, 10), ("s2", "q", 1, 8, 10), ("gang", "q", 2, 8, 10),
+             ("quota", "p", 1, 1, 5)]  # fmt: skip
+    work = [
+        {"name": name, "class": queue, "cpus": cpus, "nodes": count, "cpu_time": f"{length} s", "count": 1,
+         "arrivals": {"process": "deterministic", "interval": "1 s", "first": "2 s" if name == "gang" else "0 s"}}
+        for name, queue, count, cpus, length in given
+    ]  # fmt: skip
+    queues = {"q": {"cohort": "all", "quotas": {"racks": {"cores": 0}}},
+              "p": {"cohort": "all", "quotas": {"racks": {"cores": 32}}}}  # fmt: skip
+    policy = {"name": "kueue", "queues": queues, "flavors": {"racks": {"topology": "required"}}}
+    result = hs.run(hs.load({"name": "k", "cluster": {"nodes": nodes}, "workload": work, "policy": policy}))
+    table = explain(result, result.tasks["id"].tolist()[-1])
+    assert table[["from", "to", "cause"]].to_numpy().tolist() == [[2, 5, "quota"], [5, 10, "topology"]]
+    assert explain_all(result).loc["q", ["quota", "topology"]].tolist() == [3, 5]
+
+
 def test_a_job_names_its_topology_in_the_table(tmp_path):
     """Two racks with one free node each at 2 s: `required` waits; an unknown word is refused."""
     nodes = [{"name": f"r{k}n", "count": 2, "cpus": 8, "rack": f"r{k}"} for k in range(2)]
@@ -269,6 +289,34 @@ def test_a_cycle_takes_one_head_of_each_queue_and_decisions_take_time():
     jobs = [(name, 0, 1, 100, {}) for _ in range(3) for name in "ab"]
     assert sorted(waits(run(jobs, queues, decisions={"per_cycle": "1 s"}, one_head=True))) == [1, 1, 2, 2, 3, 3]
     assert sorted(waits(run(jobs, queues, decisions={"per_cycle": "1 s"}))) == [1] * 6
+
+
+@pytest.mark.parametrize(("recompute", "expected"), [(True, [20, 20]), (False, [20, 30])])
+def test_a_head_whose_target_another_head_preempts_looks_for_others(recompute, expected):
+    """a borrows all, b and c take their parts back in the same cycle: both would preempt the last job of a."""
+    queues = {"a": {"cohort": "all", "quotas": {"any": {"gpus": 0}}}} | {
+        name: {"cohort": "all", "quotas": {"any": {"gpus": 8}}, "reclaim_within_cohort": "any"} for name in "bc"}
+    given = [("a", 0, 1000), ("a", 1, 1000), ("b", 15, 10), ("c", 15, 10)]
+    jobs = [(name, came, 8, length, {"span": "any"}) for name, came, length in given]
+    nodes = [{"name": "n", "count": 4, "cpus": 8, "gpus": {"type": "a", "count": 4}}]
+    result = run(jobs, queues, nodes, decisions={"cycle": "10 s"}, one_head=True, recompute=recompute, ending="9 s")
+    tasks = result.tasks.sort_values(["arrival", "class"])
+    assert [start + 15 for start in waits(result)[2:]] == [one + 10 for one in expected], tasks["start"].tolist()
+
+
+def test_a_gated_job_starts_if_it_fits_but_preempts_nothing(tmp_path):
+    """Both jobs of b find 8 GPUs of their quota lent to a until 50 s; only the one without the gate takes them back."""
+    path = tmp_path / "jobs.csv"
+    rows = [f"{k},{k},a,4,50," for k in range(4)] + ["4,10,b,4,10,gated", "5,11,b,4,10,"]
+    scenario = {"name": "k", "cluster": {"nodes": NODES}, "policy": {"scheduler": {"name": "kueue", "queues": ALL}},
+                "workload": {"trace": {"format": "tasks", "path": str(path)}}}  # fmt: skip
+    path.write_text("\n".join(["id,arrival,class,gpus,gpu_time,preemption", *rows]))
+    result = hs.run(scenario)
+    assert result.tasks["start"].tolist()[4:] == [21, 11]  # 4 waits until 5 has ended
+    assert result.metric("preemptions") == 1
+    path.write_text(path.read_text() + "never")
+    with pytest.raises(ScenarioError, match='column `preemption` of a task must be gated; got "never"'):
+        hs.run(scenario)
 
 
 def test_what_a_queue_can_never_have_is_rejected_and_waits_for_quota_say_so():

@@ -199,8 +199,8 @@ def test_a_reservation_and_a_line_by_hand():
     rec = record(cluster(gpus=2), tasks, [0, 10, 12], [10, 12, 13], [(1,), (1, 2), (1,)])
     rec.holds = [(4.0, 2, "reservation")]
     found = causes(Result(rec))
-    assert found.loc[1, list(CAUSES)].tolist() == [9, 0, 0, 0, 0, 0, 0, 0]
-    assert found.loc[2, list(CAUSES)].tolist() == [2, 0, 2, 0, 6, 0, 0, 0]
+    assert found.loc[1, list(CAUSES)].tolist() == [9, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert found.loc[2, list(CAUSES)].tolist() == [2, 0, 2, 0, 6, 0, 0, 0, 0]
 
 
 def test_sums_below_a_bound():

@@ -55,6 +55,39 @@ def test_a_forecast_says_when_why_and_who_borrows(tmp_path):
     assert later["b/w1"] > 60  # it has 1 GPU and one job on it: nothing to reclaim
 
 
+def test_a_workload_is_restricted_to_flavors_that_suit_its_pods(tmp_path):
+    """Node selectors, affinity and taints, the flavor of a running workload, reclaimable pods, boosts and gates."""
+    items = kueue_objects.objects()
+    items[2]["spec"]["nodeTaints"] = [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]
+    items.append({"kind": "ResourceFlavor", "metadata": {"name": "spot"}, "spec": {"nodeLabels": {"gpu": "l4"}}})
+    of = {item["metadata"]["name"]: item for item in items if item["kind"] == "Workload"}
+    template = {name: of[name]["spec"]["podSets"][0]["template"]["spec"] for name in of}
+    tolerates = {"tolerations": [{"key": "gpu", "operator": "Exists"}]}
+    template["w1"] |= tolerates
+    affinity = {"key": "gpu", "operator": "NotIn", "values": ["l4", "h100"]}
+    template["w2"] |= tolerates | {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": [affinity]}]}}}}  # fmt: skip
+    template["w3"]["nodeSelector"] = {"gpu": "a100"}  # without a toleration no flavor is left
+    of["w3"]["metadata"]["annotations"] = {"kueue.x-k8s.io/priority-boost": "-3"}
+    of["w2"]["spec"]["preemptionGates"] = [{"name": "x"}]
+    of["w1"]["spec"] |= {"preemptionGates": [{"name": "x"}]}
+    of["w1"]["spec"]["podSets"][0]["topologyRequest"] = {"required": "rack"}
+    of["w1"]["status"] |= {"preemptionGates": [{"name": "x", "position": "Open"}],
+                           "reclaimablePods": [{"name": "main", "count": 1}]}  # fmt: skip
+    of["r1"]["status"]["admission"]["podSetAssignments"] = [{"flavors": {"nvidia.com/gpu": "a100"}}]
+    jobs = {job.id[2:]: job for job in KueueCluster(*kueue_objects.write(tmp_path, items), None, False).jobs}
+    assert {name: jobs[name].more["flavors"] for name in jobs} == {
+        "r1": "a100", "r2": "spot", "r3": "spot", "w1": "", "w2": "a100", "w3": "(none)"}  # fmt: skip
+    assert [jobs[name].gpus for name in ("w1", "w2")] == [1, 4]  # one pod of w1 is over
+    assert [jobs[name].count for name in ("w1", "w2")] == [1, 0]  # pods of 1 GPU may share the nodes of 2
+    of["w2"]["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] = "2"
+    jobs = {job.id[2:]: job for job in KueueCluster(*kueue_objects.write(tmp_path, items), None, False).jobs}
+    assert jobs["w2"].count == 4  # two pods need more than a node has
+    assert [jobs[name].priority for name in ("w2", "w3")] == [5, -3]
+    assert [jobs[name].more["preemption"] for name in ("w1", "w2", "w3")] == ["", "gated", ""]
+    assert [jobs[name].more["topology"] for name in ("w1", "w2")] == ["required", ""]
+
+
 POD = {"containers": [{"resources": {"requests": {"cpu": "2", "nvidia.com/gpu": "1"}}}]}
 LABELS = {"kueue.x-k8s.io/queue-name": "main", "kueue.x-k8s.io/priority-class": "high"}
 META = {"name": "new", "namespace": "a", "labels": LABELS}
@@ -81,7 +114,8 @@ def test_a_manifest_is_forecast_as_if_it_were_submitted_now(tmp_path):
         manifest.write_text("# mine\n" + safe_dump_all([{"kind": "Service", "metadata": {"name": "s"}}, given]))
         ahead = KueueCluster(k, n, now, fair_sharing=False, manifests=[manifest])
         (job,) = ahead.unsubmitted
-        assert replace(job, line=0, reason="") == replace(other.jobs[-1], line=0, reason=""), given["kind"]
+        assert job.count == (1 if "Pod" in given["kind"] else 0)  # one pod of 3 GPUs, or three pods
+        assert replace(job, line=0, reason="", count=0) == replace(other.jobs[-1], line=0, reason=""), given["kind"]
     assert ahead.causes()["a/new"] == "not submitted"
     one, same = (cluster.forecast(cluster.policy, 1, 2, seed=1) for cluster in (ahead, other))
     assert [job.id for job in one.jobs] == [job.id for job in same.jobs]

@@ -273,6 +273,29 @@ def test_jobs_of_several_nodes_take_equal_parts_of_as_many():
     assert not told.notes and np.allclose(told.starts, [[400.0, 0.0]] * 2, atol=0.1)
 
 
+@pytest.mark.parametrize(("count", "start"), [(1.0, 400.0), (0.0, 0.0)])
+def test_a_job_of_one_node_does_not_use_the_gpus_of_two(count, start):
+    """One GPU of each node is free: enough for a job of two GPUs whose number of nodes is unknown."""
+    past = history(np.arange(100) * 600.0, 500.0, limit=1000.0)
+    now = 100_000.0
+    jobs = [job(f"r{node}", now - 100.0, gpus=1.0, nodes=(node,)) for node in "ab"]
+    jobs.append(job("w", gpus=2.0, count=count))
+    nodes = [{"name": name, "cpus": 4, "gpus": {"type": "g", "count": 2}} for name in "ab"]
+    told = Twin(jobs, now, past, SnapshotCluster(nodes), 3600.0, "easy_backfill").forecast(2)
+    assert not told.notes and np.allclose(told.starts, start, atol=0.1)
+
+
+def test_running_jobs_of_unknown_nodes_are_placed_the_widest_first():
+    """Two jobs of one GPU and one of two on two nodes: in this order, the last would find a GPU on each node."""
+    past = history(np.arange(100) * 600.0, 500.0, limit=1000.0)
+    now = 100_000.0
+    jobs = [job("r0", now - 100.0, gpus=1.0, nodes=("a",)), job("r1", now - 100.0, gpus=1.0),
+            job("r2", now - 100.0, gpus=2.0, count=1.0)]  # fmt: skip
+    nodes = [{"name": name, "cpus": 4, "gpus": {"type": "g", "count": 2}} for name in "ba"]
+    told = Twin([*jobs, job("w", gpus=2.0, count=1.0)], now, past, SnapshotCluster(nodes), 3600.0, "fcfs").forecast(2)
+    assert (told.occupied[:, 0] == 4).all() and np.allclose(told.starts, 400.0, atol=0.1)
+
+
 # Widening -------------------------------------------------------------------------------------------------------
 
 
@@ -317,12 +340,17 @@ def test_an_interval_up_to_the_horizon_misses_below_it_alone():
         [job("w")] * 2, horizon=100.0, starts=np.column_stack([starts, np.arange(1.0, 21.0)]), by_limits=nothing,
         times=nothing, occupied=nothing, capacity=1.0, unit="GPUs", free={}, came=nothing
     )
-    assert told.drawn(0, SHARES) == [1, 5, 10, 15, math.inf] and told.ends(0) == [2, 5, 10, 15, math.inf]
-    assert told.ends(1) == told.drawn(1, SHARES) == [1, 5, 10, 15, 19]
+    assert told.drawn(0, SHARES) == [1, 5, 10, 16, math.inf] and told.ends(0) == [2, 5, 10, 16, math.inf]
+    assert told.ends(1) == told.drawn(1, SHARES) == [1, 5, 10, 16, 20]
     told.starts[5:, 0] = math.inf
     assert told.ends(0) == [2, math.inf, math.inf, math.inf, math.inf] and told.quantiles(0, SHARES)[0] == 1
     told.widening = Widening((0.0,) * 5, 30, 1)
-    assert told.quantiles(0, [0.05, 0.95]) == [2, math.inf] and told.quantiles(1, [0.05, 0.95]) == [1, 19]
+    assert told.quantiles(0, [0.05, 0.95]) == [2, math.inf] and told.quantiles(1, [0.05, 0.95]) == [1, 20]
+    for count in (19, 20, 30, 50, 99, 100):  # the share of further samples that the interval contains
+        told.starts = np.arange(1.0, count + 1)[:, None]
+        low, quarter, _, upper, high = told.drawn(0, SHARES)
+        assert 0.9 <= (high - low) / (count + 1) < 0.9 + 2 / (count + 1)
+        assert 0.5 <= (upper - quarter) / (count + 1) < 0.5 + 2 / (count + 1)
 
 
 @pytest.mark.slow

@@ -1,11 +1,10 @@
-// First come, first served: a job starts once enough cores are free, and hetsim chooses which.
+// First come, first served: the first job starts as soon as it fits, and hetsim says when and chooses where.
 package main
 
 import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"strings"
 )
 
 type message struct {
@@ -13,33 +12,34 @@ type message struct {
 	Events []struct {
 		Type string
 		Data struct {
-			JobID     string `json:"job_id"`
-			Resources int    `json:"nb_resources"`
-			Job       struct{ Res int }
+			Type   string
+			JobID  string   `json:"job_id"`
+			JobIDs []string `json:"job_ids"`
 		}
 	}
 }
 
 func main() {
-	cores, queue, unused := map[string]int{}, []string{}, 0
-	lines := json.NewDecoder(os.Stdin)
+	queue, gone, asked, lines := []string{}, map[string]bool{}, false, json.NewDecoder(os.Stdin)
 	for heard := (message{}); lines.Decode(&heard) == nil; heard = (message{}) {
 		for _, event := range heard.Events {
-			switch id := event.Data.JobID; event.Type {
-			case "SIMULATION_BEGINS":
-				unused = event.Data.Resources
+			switch event.Type + event.Data.Type {
 			case "JOB_SUBMITTED":
-				cores[id], queue = event.Data.Job.Res, append(queue, id)
-			case "JOB_COMPLETED":
-				unused += cores[id]
+				queue = append(queue, event.Data.JobID)
+			case "JOB_KILLED": // a job that waited no longer
+				gone[event.Data.JobIDs[0]] = true
+			case "NOTIFYjob_started":
+				queue, asked = queue[1:], false
+			case "NOTIFYjob_fits": // it follows "job_does_not_fit" once the job does
+				asked = false
 			}
 		}
-		starts := []string{}
-		for ; len(queue) > 0 && cores[queue[0]] <= unused; queue = queue[1:] {
-			unused -= cores[queue[0]]
-			start := `{"timestamp":%s,"type":"EXECUTE_JOB","data":{"job_id":%q}}`
-			starts = append(starts, fmt.Sprintf(start, heard.Now, queue[0]))
+		for ; len(queue) > 0 && gone[queue[0]]; queue, asked = queue[1:], false {
 		}
-		fmt.Printf("{\"now\":%s,\"events\":[%s]}\n", heard.Now, strings.Join(starts, ","))
+		start, form := "", `{"timestamp":%s,"type":"EXECUTE_JOB","data":{"job_id":%q,"if_fits":true}}`
+		if len(queue) > 0 && !asked {
+			start, asked = fmt.Sprintf(form, heard.Now, queue[0]), true
+		}
+		fmt.Printf("{\"now\":%s,\"events\":[%s]}\n", heard.Now, start)
 	}
 }

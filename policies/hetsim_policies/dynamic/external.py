@@ -66,6 +66,7 @@ class External(Scheduler):
         self._jobs: dict[str, Job] = {}
         self._of: dict[int, Job] = {}  # the last attempt of each task
         self._cores: dict[int, str] = {}  # cores in use, and their jobs
+        self._refused: dict[Job, Any] = {}  # jobs that did not fit when they were to start `if_fits`, and their modes
         self._last = self._answer = ""
 
     def check(self, problem: PlanProblem) -> None:
@@ -126,6 +127,10 @@ class External(Scheduler):
     def schedule(self, view: View) -> Iterator[Decision]:
         if self._exchange is None:
             self._open(view)
+        for job in [job for job, mode in self._refused.items() if job.over or self._first(job, mode, view) is not None]:
+            del self._refused[job]
+            if not job.over:
+                self._tell("NOTIFY", type="job_fits", job_id=job.id)
         while True:
             while self._due and self._due[0][0] <= view.now:
                 event = heappop(self._due)[2]
@@ -199,10 +204,15 @@ class External(Scheduler):
 
     def _carry_out(self, kind: str | None, data: dict[str, Any], view: View) -> Iterator[Decision]:
         if kind == "EXECUTE_JOB":
-            job = self._job(kind, data.get("job_id"), WAITING)
+            job, asks = self._job(kind, data.get("job_id"), WAITING), data.get("if_fits") and "alloc" not in data
+            if asks and self._first(job, data.get("mode"), view) is None:
+                self._refused[job] = data.get("mode")
+                return self._tell("NOTIFY", type="job_does_not_fit", job_id=job.id)
             placement = self._place(job, data, view)
             job.start = view.now
             yield Start(job.task, placement)
+            if asks:
+                self._tell("NOTIFY", type="job_started", job_id=job.id)
         elif kind == "REJECT_JOB":
             job = self._job(kind, data.get("job_id"), WAITING)
             job.over = True
@@ -252,12 +262,18 @@ class External(Scheduler):
             raise self._wrong(f"names in {kind} the resources {text!r}; the numbers are 0-{len(self._lanes) - 1}")
         return sorted({number for one in ends for number in range(one[0], one[-1] + 1)})
 
+    @staticmethod
+    def _modes(job: Job, wanted: Any) -> list[Mode]:
+        return [one for at in job.task.modes_by_speed() if wanted in (None, (one := job.task.modes[at]).name)]
+
+    def _first(self, job: Job, wanted: Any, view: View) -> Placement | None:
+        return next((at for one in self._modes(job, wanted) if (at := view.first(one, job.task)) is not None), None)
+
     def _place(self, job: Job, data: dict[str, Any], view: View) -> Placement:
         task, wanted, alloc = job.task, data.get("mode"), data.get("alloc")
-        modes = [one for at in task.modes_by_speed() if wanted in (None, (one := task.modes[at]).name)]
+        modes = self._modes(job, wanted)
         if alloc is None:
-            free = next((place for mode in modes if (place := view.first(mode, task)) is not None), None)
-            if free is None:
+            if (free := self._first(job, wanted, view)) is None:
                 raise self._wrong(f"starts {job.id}, which fits on no device now")
             return free
         job.lanes = lanes = self._numbers("EXECUTE_JOB", alloc)

@@ -108,6 +108,8 @@ class Kueue(Scheduler):
     requeue: seconds after a release of quota until jobs that did not fit are considered again; Kueue's are 1 s.
     one_head: a round is one cycle over one head of each queue, for `policy.decisions`; otherwise cycles repeat while
         they admit.
+    recompute: a head whose targets another head preempts looks for others; if false, it waits (Kueue before 0.18.5).
+    Columns of tasks: flavors (the suitable ones, separated by commas), topology, preemption (gated: never preempts).
     """
 
     def __init__(
@@ -122,10 +124,11 @@ class Kueue(Scheduler):
         ending: Annotated[Seconds, Field(gt=0)] = 1.0,
         requeue: Seconds = 0.0,
         one_head: bool = False,
+        recompute: bool = True,
     ):
         self.of, self.ending, self.requeue, self.one_head = of, ending, requeue, one_head
         self.given, self.flavors, self.preempt_mode = queues or {}, flavors or {}, preempt_mode
-        self.admission = Admission(fair_sharing, strategies)
+        self.admission = Admission(fair_sharing, strategies, recompute)
         self._cohorts: dict[str, Cohort] = {}
         self._queues: dict[str, Queue] = {}
         self._trees: dict[Cohort, dict[Queue, None]] = {}
@@ -168,10 +171,11 @@ class Kueue(Scheduler):
         if unknown := [owner for owner in owners if owner not in self.given]:
             text = f'the {self.of} "{unknown[0]}" of a task has no queue'
             raise refusal(f"{text}; the queues are {', '.join(self.given)}")
-        labels = {str(cell) for cell in problem.tasks.extra.get("topology", ()) if cell is not None and cell == cell}
-        if unknown := sorted(labels - {"", *get_args(Topology)}):
-            text = f"the column `topology` of a task must be one of {', '.join(get_args(Topology))}"
-            raise refusal(f'{text}; got "{unknown[0]}"')
+        for column, words in (("topology", get_args(Topology)), ("preemption", ("gated",))):
+            labels = {str(cell) for cell in problem.tasks.extra.get(column, ()) if cell is not None and cell == cell}
+            if unknown := sorted(labels - {"", *words}):
+                text = f"the column `{column}` of a task must be {'one of ' if words[1:] else ''}{', '.join(words)}"
+                raise refusal(f'{text}; got "{unknown[0]}"')
         kinds: dict[str, Collection[str]] = {"types": problem.cluster.types, "partitions": problem.cluster.partitions}
         for name, flavor in self.flavors.items():
             for kind, there in kinds.items():
@@ -225,9 +229,10 @@ class Kueue(Scheduler):
             flavor for group in queue.group_of.values() for flavor in group[1]
             if nodes & self._masks.get(flavor, -1) and (not named or flavor in named.split(","))
         )  # fmt: skip
-        kind = (task.shape, task.allowed, task.priority, usable, task.label("topology"))
+        gated = task.label("preemption") == "gated"
+        kind = (task.shape, task.allowed, task.priority, usable, task.label("topology"), gated)
         return Workload(str(task.id), queue, [(requests, usable)], priority=task.priority, created=task.arrival,
-                        order=f"{task.index:09}", kind=kind, task=task, modes=modes)  # fmt: skip
+                        order=f"{task.index:09}", kind=kind, task=task, modes=modes, gated=gated)  # fmt: skip
 
     def finished(self, task: Task) -> None:
         self._release(task)
@@ -330,6 +335,7 @@ class Kueue(Scheduler):
                 yield Reject(job.task, "no rack has as many devices as the job needs")
                 return True
             self._blocked[job.queue.root] = None
+            yield Annotate(job.task, "topology")
             return False
         else:
             self._unplaced[job] = entry.flavors
@@ -342,7 +348,8 @@ class Kueue(Scheduler):
                 resources, flavors = queue.group_of[name]
                 keys = [[(flavor, one) for one in resources] for flavor in flavors if flavor in (usable or ())]
                 if not any(all(queue.potential(key) >= requests.get(key[1], 0) for key in among) for among in keys):
-                    yield Reject(job.task, f"the request exceeds the quota of queue {queue.name} for {name}")
+                    text = "exceeds the quota" if keys else "suits no flavor"
+                    yield Reject(job.task, f"the request {text} of queue {queue.name} for {name}")
                     return True
             self._short.add(job.task.index)
             yield Annotate(job.task, "quota")

@@ -41,10 +41,13 @@ def command(first: Result, folder: str, verb: str, replications: int | None = No
     return "" if first.scenario is None else " ".join(words)
 
 
-def commands(text: str) -> str:
-    """Return HTML with the commands that repeat the runs, and the package versions."""
-    used = ", ".join(f"{name} {version}" for name, version in versions().items())
-    return text and elements.code(text) + f"<p>The same versions give the same bytes. Here: {used}.</p>"
+def commands(text: str, runs: Iterable[Result] = ()) -> str:
+    """Return HTML with the commands that repeat the runs, versions, and schedulers' files."""
+    used = dict.fromkeys(f"{name} {version}" for name, version in versions().items())
+    used |= {f"{name} (SHA-256 {digest[:12]})": None for run in runs for name, digest in run.inputs.items()
+             if name.startswith("external ")}  # fmt: skip
+    listed = elements.escape(", ".join(used))
+    return text and elements.code(text) + f"<p>The same versions give the same bytes. Here: {listed}.</p>"
 
 
 def scenario_file(folder: str) -> str:

@@ -6,7 +6,7 @@
   const { Plot, make } = Pictures, { clamp, seconds } = Core;
   const STAGES = ["upload", "compute", "download"], COLORS = 7, MAX_ROWS = 150, MAX_TASKS = 25, MAX_DEVICES = 12, MAX_GROUPS = 12;
   const CAUSES = { no_capacity: "c3", fragmentation: "c4", head_of_line: "c1", quota: "c6", reservation: "c5",
-    transfer: "c2", choice: "c0", scheduler: "c7" };
+    transfer: "c2", choice: "c0", scheduler: "c7", topology: "c8" };
   const FILTERS = [["Class", "klass", "classes"], ["User", "user", "users"], ["Node", "node", "nodes"], ["Status", "status", "statuses"]];
   const NO_FILTER = { klass: Core.NONE, user: Core.NONE, node: Core.NONE, status: Core.NONE };
   // What bars are colored by: codes of tasks or launches, and their names.

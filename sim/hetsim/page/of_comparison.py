@@ -46,7 +46,7 @@ def of_comparison(found: Comparison, folder: str) -> common.Parts:
         Section("By class, by GPUs, by user", _compared_groups(found)),
         Section("Plans", _plans(found)),
         Section("Scenario", common.scenario_of(first)),
-        Section("Make it again", common.commands(again(found, folder))),
+        Section("Make it again", common.commands(again(found, folder), map(first_of, runs.values()))),
     ], packed  # fmt: skip
 
 

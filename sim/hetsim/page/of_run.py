@@ -45,7 +45,7 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
         Section("More pictures", pictures(first, elements)),
         Section("Energy by device", _energy(first)),
         Section("Scenario", scenario_of(first)),
-        Section("Make it again", commands(command(first, folder, "run", number))),
+        Section("Make it again", commands(command(first, folder, "run", number), [first])),
     ], packed  # fmt: skip
 
 

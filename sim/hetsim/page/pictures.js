@@ -6,7 +6,7 @@ const Pictures = (() => {
   const DASHES = [[], [7, 3], [2, 2], [8, 3, 2, 3]], INCH = 96, POINT = 1.35, NEAR = 14, MAX_STOPS = 4000, FONT = "system-ui, sans-serif";
   const CIVIDIS = [[0, 34, 78], [53, 69, 108], [102, 105, 112], [148, 142, 119], [200, 184, 102], [254, 232, 56]];
   const VARIABLES = ("paper panel soft ink muted line mark upload compute download cores lost overhead prompt dim band "
-    + "c0 c1 c2 c3 c4 c5 c6 c7").split(" ");
+    + "c0 c1 c2 c3 c4 c5 c6 c7 c8").split(" ");
   // Corners of markers, as shares of their radius; others are round.
   const MARKERS = { s: [[-1, -1], [1, -1], [1, 1], [-1, 1]], D: [[0, -1.2], [1.2, 0], [0, 1.2], [-1.2, 0]], "^": [[0, -1], [1, 0.8], [-1, 0.8]],
     v: [[0, 1], [1, -0.8], [-1, -0.8]] };

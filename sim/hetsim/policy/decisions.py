@@ -84,7 +84,7 @@ class Annotate(_Shown):
     """
 
     task: Task
-    cause: Literal["quota", "reservation", "choice"]
+    cause: Literal["quota", "reservation", "topology", "choice"]
 
 
 @dataclass(repr=False, eq=False, slots=True)

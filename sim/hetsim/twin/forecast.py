@@ -32,13 +32,13 @@ from hetsim.twin.rules import LIMIT, Rules, usage_of
 from hetsim.twin.widening import SHARES, Widening
 from hetsim.workload.logs.history import ArrivalTimes, JobHistory, RunTimes
 from hetsim.workload.logs.recorded_log import HeldOverTime
-from hetsim.workload.readers.snapshot import SnapshotJob
+from hetsim.workload.readers.snapshot import FURTHER, SnapshotJob
 
 POLICY = "easy_backfill"
 BEHIND = 1e-3  # seconds after the snapshot at which waiting jobs arrive, a millionth apart
 STEPS = 96  # number of instants within the horizon with a forecast occupancy
-LABELS = ("user", "class", "partition", "account", "qos")
-COLUMNS = ("id", "arrival", *LABELS, "cpu_time", "gpu_time", "nodes", "cpus", "gpus", "devices")
+LABELS = ("user", "class", "partition", "account", "qos", *FURTHER)
+COLUMNS = ("id", "arrival", *LABELS, "cpu_time", "gpu_time", "nodes", "cpus", "gpus", "devices", "recorded_node")
 
 
 @dataclass
@@ -80,8 +80,10 @@ class TwinForecast:
         return "limit" if LIMIT.search(self.jobs[job].reason) else ""
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Return quantiles of a job's start as sampled, not widened."""
-        return np.quantile(self.starts[:, job], shares, method="inverted_cdf").tolist()
+        """Return quantiles of the sampled starts (ranks of n + 1, rounded outward)."""
+        ordered = np.sort(self.starts[:, job])
+        ranks = [(math.ceil if share > 0.5 else math.floor)(round(share * (len(ordered) + 1), 9)) for share in shares]
+        return ordered[np.clip(ranks, 1, len(ordered)) - 1].tolist()
 
     def ends(self, job: int) -> list[float]:
         """Return the quantiles `SHARES` of a start: bounds of intervals before widening.
@@ -126,7 +128,8 @@ class Twin:
         self._again = [f"{gone:,} jobs run on nodes that the cluster lacks; these jobs start again"] if gone else []
         jobs = [replace(job, start=math.nan, nodes=()) if job.runs and not names.issuperset(job.nodes) else job
                 for job in jobs]  # fmt: skip
-        self.running = [job for job in jobs if job.runs]
+        self.running = [job for job in jobs if job.runs]  # the widest first of those whose nodes are unknown: all fit
+        self.running.sort(key=lambda job: (0, 0, 0) if job.nodes else (1, -job.gpus, -job.cpus))
         rank = [math.inf if math.isnan(job.priority) else -job.priority for job in jobs]
         order = sorted(range(len(jobs)), key=lambda k: (rank[k], jobs[k].submit))
         self.waiting = [jobs[k] for k in order if not jobs[k].runs]
@@ -141,7 +144,7 @@ class Twin:
             path = Path(folder) / "jobs.csv"
             self._write(path, set(pinned))
             document["cluster"] = {"nodes": cluster.nodes}
-            document["workload"] = [{"name": "jobs", "span": "any", "unfit": "leave_out",
+            document["workload"] = [{"name": "jobs", "span": "recorded", "unfit": "leave_out",
                                      "trace": {"format": "tasks", "path": str(path)}}]  # fmt: skip
             described = documents.from_mapping(document)
             setting.apply(described, assignments(overrides))
@@ -231,12 +234,13 @@ class Twin:
             for kind, jobs in (("r", self.running), ("w", self.waiting)):
                 for number, job in enumerate(jobs):
                     inside = f"of {job.id}" if f"of {job.id}" in pinned else job.partition
-                    labels = (job.user, job.group, inside, job.account, job.qos)
+                    more = (job.more.get(name, "") for name in FURTHER)
+                    labels = (job.user, job.group, inside, job.account, job.qos, *more)
                     cells = _cells(
                         f"{kind}:{number}", labels, job.count, cpus=job.cpus, gpus=job.gpus, kind=job.gpu_type
                     )
                     table.writerow((*cells, *self._own.get(kind, ())[number : number + 1]))
-            labeled = [log.labels[name] for name in LABELS]
+            labeled = [log.labels.get(name, [""] * len(log)) for name in LABELS]
             for row in range(len(log)):
                 labels = tuple(column[row] for column in labeled)
                 cpus, gpus, kind = log.cpus[row], log.gpus[row], log.kind[row]
@@ -300,7 +304,8 @@ class Twin:
         rows = [*self._rows["r"], *self._rows["w"], *(self._rows["h"][k] for _, k in fitting)]
         first, count = len(self.running), len(self.running) + len(self.waiting)
         moments = BEHIND + BEHIND * BEHIND * np.arange(len(self.waiting))
-        arrival = np.concatenate([np.zeros(first), moments, [max(t, 2 * BEHIND) for t, _ in fitting]])
+        placed = np.cumsum([not job.nodes for job in self.running]) * BEHIND**3  # one after the other
+        arrival = np.concatenate([placed, moments, [max(t, 2 * BEHIND) for t, _ in fitting]])
         new = [(users[k], classes[k], float(log.limit[k])) for _, k in fitting]
         drawn = [float(self.run_times.draw(*one, 0.0, 1, random)[0]) for one in new]
         new_limits = [one[2] if math.isfinite(one[2]) else length for one, length in zip(new, drawn, strict=True)]
@@ -328,7 +333,8 @@ class Twin:
         cores = [mode.millicores / 1000 for mode in modes]
         amounts = [0.0 if mode.on_cpu else mode.gpu_share for mode in modes] if self.unit == "GPUs" else cores
         amount = np.array(amounts)[chosen.shape[launches["task"]]]
-        occupied = HeldOverTime(launches["start"], end, amount).at(times) if len(end) else np.zeros(len(times))
+        begin = launches["start"] * (launches["start"] >= BEHIND)  # running jobs start at once
+        occupied = HeldOverTime(begin, end, amount).at(times) if len(end) else np.zeros(len(times))
         return start[first:count], occupied
 
     def _free(self, ends: np.ndarray) -> dict[str, np.ndarray]:
@@ -351,7 +357,7 @@ def _pin(described: documents.Document, pinned: Mapping[str, Any]) -> None:
 
 
 def _cells(name: str, labels: tuple[str, ...], nodes: float, cpus: float, gpus: float, kind: str) -> tuple[Any, ...]:
-    times = ("", 1) if gpus else (1, "")
+    times, place = ("", 1) if gpus else (1, ""), "one" if nodes == 1 else "any|" if gpus else ""
     if nodes > 1 and cpus % nodes == 0 and gpus % nodes == 0:
-        return (name, 0, *labels, *times, int(nodes), cpus / nodes, gpus / nodes, kind if gpus else "")
-    return (name, 0, *labels, *times, "", float(cpus), float(gpus), kind if gpus else "")
+        return (name, 0, *labels, *times, int(nodes), cpus / nodes, gpus / nodes, kind if gpus else "", place)
+    return (name, 0, *labels, *times, "", float(cpus), float(gpus), kind if gpus else "", place)

@@ -21,6 +21,7 @@ from hetsim.twin.manifest import unsubmitted
 from hetsim.workload.logs.history import JobHistory
 from hetsim.workload.readers.kueue import RESOURCES, KueueObjects
 from hetsim.workload.readers.kueue import nodes as nodes_of
+from hetsim.workload.readers.snapshot import FURTHER
 
 # Patterns in Kueue's messages, and the cause of the wait; without a match, the scheduler
 CAUSES = (("preempt", "preemption"), ("topolog|couldn't assign .*domain", "topology"),
@@ -48,8 +49,8 @@ class KueueCluster:
     ):  # fmt: skip
         self.objects = KueueObjects(path, nodes)
         self.policy = self.objects.policy(fair_sharing)
-        self.jobs, over = self.objects.jobs()
         self.nodes = nodes_of(path, nodes=nodes)
+        self.jobs, over = self.objects.jobs()
         instants = [time for job in self.jobs for time in (job.submit, job.start)] + [end for _, end in over]
         self.now = max((time for time in instants if time == time), default=0.0) if now is None else now
         self.unsubmitted = [job for file in manifests for job in unsubmitted(file, self.objects, self.now)]
@@ -60,6 +61,7 @@ class KueueCluster:
         texts = {name: np.array([getattr(job, name) for job in past], dtype=object)
                  for name in ("gpu_type", "user", "class_", "partition", "account", "qos")}  # fmt: skip
         labels = {"rank": columns.pop("priority"), "class": texts.pop("class_")}
+        texts |= {name: np.array([job.more.get(name, "") for job in past], dtype=object) for name in FURTHER}
         runtime, kind = np.array([end for _, end in over]) - columns["start"], texts.pop("gpu_type")
         self.history = JobHistory(str(path), runtime=runtime, kind=kind, labels=texts | labels,
                                   nodes=columns.pop("count"), **columns)  # fmt: skip

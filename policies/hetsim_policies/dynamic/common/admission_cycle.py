@@ -10,6 +10,7 @@ Cost: O(flavors × depth) for a head that fits; else a pass over the running wor
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappush, heapreplace
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ Group = tuple[tuple[str, ...], tuple[str, ...]]  # resources that come in the sa
 Pods = tuple[Mapping[str, int], frozenset[str] | None]
 Policy = Literal["never", "lower_priority", "lower_or_newer_equal_priority", "any"]
 Strategy = Literal["final_share", "initial_share"]
+STRATEGIES: tuple[Strategy, ...] = ("final_share", "initial_share")
 Outcome = Literal["admitted", "preempting", "deferred", "skipped", "no candidates", "no fit"]
 
 
@@ -59,7 +61,7 @@ class Workload:
 
     order: tie-breaker between equal workloads.
     kind: if a workload cannot be admitted, workloads of its kind in the same queue are not tried.
-    tried: by pod set and resource, the position of the flavor tried last; -1: all were tried.
+    tried: by pod set and resource, the position of the flavor tried last; -1: all were tried.  gated: never preempts.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Workload:
     tried: Sequence[Mapping[str, int]] = ()
     task: Any = None
     modes: Sequence[Mode] = ()
+    gated: bool = False
 
 
 class Queue(Cohort):
@@ -202,17 +205,18 @@ class Admission:
     """The rules by which heads of queues get quota.
 
     fair: heads are ordered by dominant share, and preemption balances the shares, by `strategies`.
+    recompute: nominate a head again if heads before it preempt some of its targets; otherwise the head is skipped.
     """
 
-    def __init__(self, fair: bool = False, strategies: Sequence[Strategy] = ("final_share", "initial_share")):
-        self.fair, self.strategies = fair, strategies
+    def __init__(self, fair: bool = False, strategies: Sequence[Strategy] = STRATEGIES, recompute: bool = True):
+        self.fair, self.strategies, self.recompute = fair, strategies, recompute
         # Results for single amounts of the head that is considered
         self._found: dict[tuple[Key, int], dict[Workload, str]] = {}
 
     def hopeless(self, workload: Workload) -> bool:
         """Return True if a quick test shows that the workload cannot be admitted now.
 
-        It has found neither quota nor candidates for preemption; False leaves this open.
+        It has found neither quota nor enough candidates for preemption; False leaves this open.
         """
         queue, (requests, suits) = workload.queue, workload.pod_sets[0]
         if self.fair or not queue.plain or len(requests) != 1:
@@ -220,9 +224,12 @@ class Admission:
         ((name, amount),) = requests.items()
         flavor, *others = queue.group_of[name][1]
         key = flavor, name
-        return (not others and (suits is None or flavor in suits) and queue.borrows(key, amount)
-                and queue.available(key) < amount <= queue.potential(key)
-                and not queue.preemptible(workload, queue.rules.within_cluster_queue, {key}))  # fmt: skip
+        if (others or not (suits is None or flavor in suits) or not queue.borrows(key, amount)
+                or not (free := queue.available(key)) < amount <= queue.potential(key)):  # fmt: skip
+            return False
+        freed = sum(one.usage[key] for one in queue.preemptible(workload, queue.rules.within_cluster_queue, {key}))
+        reclaims = queue.nominal(key) > queue.usage.get(key, 0) and not queue.borrows(key, amount - freed)
+        return free + freed < amount and not reclaims
 
     def nominate(self, workload: Workload, pinned: Sequence[Mapping[str, str]] = ()) -> Entry:
         """Choose flavors (among `pinned`, if given), and the workloads to preempt."""
@@ -263,17 +270,18 @@ class Admission:
         best, goal, position = dict[str, Fitness](), (NO_FIT, 0), -1
         resources, flavors = queue.group_of.get(resource, ((), ()))
         first = workload.tried[number].get(resource, -1) + 1 if number < len(workload.tried) else 0
+        names = sorted(requests.keys() & set(resources)) if resources[1:] else resources
         for position in range(first, len(flavors)):
             flavor = flavors[position]
             if (suits is not None and flavor not in suits) or (pinned and pinned[number].get(resource) != flavor):
                 continue
             chosen: dict[str, Fitness] = {}
-            for name in sorted(requests.keys() & set(resources)):
+            for name in names:
                 key = flavor, name
                 chosen[name] = self._fitness(workload, key, used.get(key, 0) + requests[name])
                 if chosen[name][0] == NO_FIT:
                     break
-            worst = min(chosen.values(), key=lambda fitness: goodness(fitness, rules) if len(chosen) > 1 else ())
+            worst = chosen[name] if len(chosen) == 1 else min(chosen.values(), key=partial(goodness, rules=rules))
             passes = worst[1] > 0 and rules.when_can_borrow == "try_next_flavor"
             passes |= PREEMPT <= worst[0] <= RECLAIM and rules.when_can_preempt == "try_next_flavor"
             stays = worst[0] > NO_CANDIDATES and not passes
@@ -314,10 +322,11 @@ class Admission:
         """
         queue, borrows = workload.queue, workload.queue.rules.borrow_within_cohort != "never"
         own = queue.preemptible(workload, queue.rules.within_cluster_queue, keys)
-        within = not any(queue.borrows(key, usage[key] - sum(one.usage.get(key, 0) for one in own)) for key in keys)
         below = all(queue.nominal(key) > queue.usage.get(key, 0) for key in keys)
+        within = below and not any(
+            queue.borrows(key, usage[key] - sum(one.usage.get(key, 0) for one in own)) for key in keys)  # fmt: skip
         listed = list[Candidate]((2, one, queue, "in queue") for one in own)
-        listed += self._of_others(workload, usage, keys, borrows or (below and within))
+        listed += self._of_others(workload, usage, keys, borrows or within)
         if any(queue.available(key) + sum(one[1].usage.get(key, 0) for one in listed) < usage[key] for key in keys):
             return {}  # not even all of them suffice
         listed.sort(key=lambda one: (not one[1].evicted, 0 if self.fair else one[0], preference(queue, one[1])))
@@ -393,7 +402,7 @@ class Admission:
         entries = [self.nominate(head) for head in heads]
         for entry in _by_share(entries) if self.fair else sorted(entries, key=_turn):
             workload, queue, deferred = entry.workload, entry.workload.queue, False
-            if not preempted.keys().isdisjoint(entry.targets):  # others preempt them already: look what is left
+            if self.recompute and not preempted.keys().isdisjoint(entry.targets):  # look what others leave
                 for one in preempted:
                     one.queue.take(one)
                 workload.tried = ()
@@ -437,7 +446,7 @@ def _outcome(entry: Entry, preempted: Mapping[Workload, str], deferred: bool) ->
 
     deferred: the workload waits until earlier preemptions have ended.
     """
-    if entry.mode == NO_FIT:
+    if entry.mode == NO_FIT or (entry.targets and entry.workload.gated):
         return "no fit"
     if deferred or (entry.mode < FIT and not entry.targets):
         return "deferred" if deferred else "no candidates"

@@ -148,8 +148,8 @@ class Decisions:
 
     def _annotate(self, decision: Annotate) -> None:
         task, cause = decision.task, decision.cause
-        if task.state != WAITING or cause not in ("quota", "reservation", "choice"):
-            meant = "the task must wait, and the cause must be quota, reservation or choice"
+        if task.state != WAITING or cause not in ("quota", "reservation", "topology", "choice"):
+            meant = "the task must wait, and the cause must be quota, reservation, topology or choice"
             raise illegal(self.state, f"annotates {task} with the cause {cause!r}; {meant}")
         if self.state.wait_causes.get(task.index) != cause:  # one row per change of the cause
             self.state.wait_causes[task.index] = cause

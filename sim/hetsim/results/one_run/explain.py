@@ -5,7 +5,7 @@ The cause at each moment between ready and the decision to start is the first th
 - `transfer`: the task is a request to a language model whose first replicas are loading the model.
 - `no_capacity`: no mode of the task fits on a node, and the free capacity of the whole cluster is too small.
 - `fragmentation`: no mode fits on a node, though the free capacity of the whole cluster would be enough.
-- `quota`, `reservation`, `choice`: a mode fits, and the policy stated this cause (`Annotate`).
+- `quota`, `reservation`, `topology`, `choice`: a mode fits, and the policy stated this cause (`Annotate`).
 - `scheduler`: a mode fits, and a scheduling cycle is pending or running (`policy.decisions`).
 - `head_of_line`: a mode fits, and an earlier waiting task that may use some of the same nodes does not fit.
 - `choice`: a mode fits and nothing else explains the wait: the policy's choice.
@@ -36,7 +36,8 @@ from hetsim.results.one_run.modes import ModeTable
 from hetsim.results.one_run.replay import FITS, FreeCapacity, RunReplay
 from hetsim.results.one_run.rows import TableRows
 
-CAUSES = ("no_capacity", "fragmentation", "head_of_line", "quota", "reservation", "transfer", "choice", "scheduler")
+CAUSES = ("no_capacity", "fragmentation", "head_of_line", "quota", "reservation", "transfer", "choice", "scheduler",
+          "topology")  # fmt: skip
 _NO_CAPACITY, _FRAGMENTED, _BEHIND, _TRANSFER, _CHOICE, _SCHEDULER = 0, 1, 2, 5, 6, 7
 _LOADS = FITS + 1  # state of a request: its service has no replica with the model, and one that loads it
 _NO_TASK = np.iinfo(np.int64).max

@@ -42,12 +42,12 @@ class JobHistory:
     gpus: np.ndarray
     kind: np.ndarray
     labels: dict[str, np.ndarray]  # text labels by name: user, class, partition, account, qos; empty if a job has none
-    # number of nodes with equal parts of a job; 1 if unknown
-    nodes: np.ndarray = field(default_factory=lambda: np.ones(0))
+    # number of nodes with equal parts of a job; 0 if unknown
+    nodes: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         if not len(self.nodes):
-            self.nodes = np.ones(len(self.submit))
+            self.nodes = np.zeros(len(self.submit))
 
     def __len__(self) -> int:
         return len(self.submit)
@@ -86,7 +86,7 @@ def history_of(table: TaskTable, source: str) -> JobHistory:
     counts = table.numbers.get("nodes")
     history = JobHistory(
         source, table.arrival, begun, runtime=took, limit=limit, cpus=cpus, gpus=gpus, kind=kind, labels=labels,
-        nodes=np.ones(len(table)) if counts is None else np.where(counts > 1, counts, 1.0)
+        nodes=np.zeros(len(table)) if counts is None else np.where(counts >= 1, counts, 0.0)
     )
     return history.take(rows)
 

@@ -37,6 +37,9 @@ RULES = {
     "when_can_borrow": "flavorFungibility.whenCanBorrow", "when_can_preempt": "flavorFungibility.whenCanPreempt",
     "preference": "flavorFungibility.preference",
 }  # fmt: skip
+BOOST = "kueue.x-k8s.io/priority-boost"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+TOPOLOGIES = ("required", "preferred", "unconstrained")
 NOT_MODELED = ("admissionChecks", "admissionChecksStrategy", "admissionScope")
 
 
@@ -50,6 +53,7 @@ class KueueObjects:
         self.log.require(self.kinds.get("ClusterQueue", {}), "has no ClusterQueue")
         there = _objects(JobLog(nodes, LogCut()), "Node").get("Node", {})
         self.labels = {name: one["metadata"].get("labels") or {} for name, (_, one) in there.items()}
+        self._rooms = [(one.get("status") or {}).get("allocatable") or {} for _, one in there.values()]
 
     def each(self, kind: str, make: Callable[[str, int, dict[str, Any]], Any]) -> dict[str, Any]:
         """Return, by name, `make(name, line, object)` of each object of a kind."""
@@ -107,6 +111,8 @@ class KueueObjects:
 
     def jobs(self) -> tuple[list[SnapshotJob], list[tuple[SnapshotJob, float]]]:
         """Return the jobs that run or wait, and the finished jobs with their ends."""
+        self._largest = {unit: max((amount(room[name]) for room in self._rooms for name in room
+                                    if RESOURCES.get(name) == unit), default=0.0) for unit in ("cores", "gpus")}
         self._queue_of = self.each("LocalQueue", lambda name, line, one: str(one["spec"].get("clusterQueue")))
         made = [one for one in self.each("Workload", self.job).values() if one is not None]
         over = [(job, end) for job, end in made if end is not None and end == end and job.runs]
@@ -118,7 +124,8 @@ class KueueObjects:
         says = {row["type"]: row for row in status.get("conditions") or ()}
         queue = (status.get("admission") or {}).get("clusterQueue") or self._queue_of.get(
             f"{meta.get('namespace')}/{spec.get('queueName')}", "")  # fmt: skip
-        needs, kind = _needs(spec["podSets"])
+        gone = {row["name"]: int(row["count"]) for row in status.get("reclaimablePods") or ()}
+        needs, kind = _needs(spec["podSets"], gone)
         came = self.log.date(line, "creationTimestamp", str(meta["creationTimestamp"]))
         if came is None or queue not in self.kinds["ClusterQueue"] or not any(needs.values()):
             reason = "requests neither cores nor GPUs" if queue in self.kinds["ClusterQueue"] else ""
@@ -131,9 +138,31 @@ class KueueObjects:
         return SnapshotJob(
             name, line, str(meta.get("namespace", "")), partition="", submit=came, class_=queue,
             start=math.nan if start is None else start, cpus=needs["cores"], gpus=needs["gpus"], gpu_type=kind,
-            limit=float(spec.get("maximumExecutionTimeSeconds") or math.inf), priority=float(spec.get("priority") or 0),
+            limit=float(spec.get("maximumExecutionTimeSeconds") or math.inf),
+            priority=float(spec.get("priority") or 0) + float((meta.get("annotations") or {}).get(BOOST) or 0),
             reason=str(says.get("QuotaReserved", {}).get("message") or "not looked at yet (the scheduler)"),
+            more=self._more(spec, status, ended=end is not None), count=self._nodes(spec["podSets"], needs, gone),
         ), end  # fmt: skip
+
+    def _nodes(self, pod_sets: list[dict[str, Any]], needs: dict[str, float], gone: dict[str, int]) -> float:
+        """Return the number of pods if each needs its own node, else 0."""
+        count = sum(int(pods.get("count", 1)) for pods in pod_sets) - sum(gone.values())
+        unit = "gpus" if needs["gpus"] else "cores"
+        apart = len(pod_sets) == 1 and 2 * needs[unit] > count * self._largest[unit]
+        return float(count) if count == 1 or apart else 0.0
+
+    def _more(self, spec: dict[str, Any], status: dict[str, Any], ended: bool) -> dict[str, str]:
+        """Return the flavors, topology and closed gate that restrict a workload."""
+        specs = {name: one["spec"] for name, (_, one) in self.kinds.get("ResourceFlavor", {}).items()}
+        names, parts = list(specs), () if ended else (status.get("admission") or {}).get("podSetAssignments") or ()
+        for pods in spec["podSets"]:
+            names = [name for name in names if suits(pods["template"]["spec"], specs[name])]
+        assigned = dict.fromkeys(one for part in parts for one in (part.get("flavors") or {}).values() if one in specs)
+        wanted = {key for pods in spec["podSets"] for key, name in (pods.get("topologyRequest") or {}).items() if name}
+        opened = {gate["name"] for gate in status.get("preemptionGates") or () if gate.get("position") != "Closed"}
+        closed = any(gate["name"] not in opened for gate in spec.get("preemptionGates") or ())
+        return {"flavors": ",".join(assigned or names or ["(none)"]) if assigned or len(names) < len(specs) else "",
+                "topology": next(filter(wanted.__contains__, TOPOLOGIES), ""), "preemption": closed * "gated"}
 
 
 def unreadable(error: Exception) -> str:
@@ -156,9 +185,43 @@ def _objects(log: JobLog, kind: str | None = None) -> dict[str, dict[str, tuple[
     return kinds
 
 
-def _needs(pod_sets: list[dict[str, Any]]) -> tuple[dict[str, float], str]:
+def suits(pods: dict[str, Any], flavor: dict[str, Any]) -> bool:
+    """Return True if pods (a PodSpec) may run on the nodes of a flavor (its spec).
+
+    They tolerate its taints, and select no other value of its node labels; a selector of other labels does not matter.
+    """
+    labels, affinity = flavor.get("nodeLabels") or {}, (pods.get("affinity") or {}).get("nodeAffinity") or {}
+    tolerations = [*(pods.get("tolerations") or ()), *(flavor.get("tolerations") or ())]
+    terms = [[one for one in term.get("matchExpressions") or () if one["key"] in labels]
+             for term in (affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or ()]  # fmt: skip
+    return (
+        all(labels.get(key, value) == value for key, value in (pods.get("nodeSelector") or {}).items())
+        and (not terms or any(all(_matches(one, labels[one["key"]]) for one in term) for term in terms))
+        and all(any(tolerates(one, taint) for one in tolerations) for taint in flavor.get("nodeTaints") or ()
+                if taint.get("effect") in ("NoSchedule", "NoExecute"))
+    )  # fmt: skip
+
+
+def _matches(expression: dict[str, Any], value: str) -> bool:
+    values, operator = expression.get("values") or [], expression["operator"]
+    if operator in ("Gt", "Lt"):
+        return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
+    return {"In": value in values, "NotIn": value not in values, "Exists": True}.get(operator, False)
+
+
+def tolerates(toleration: dict[str, str], taint: dict[str, str]) -> bool:
+    """Return True if a toleration of pods covers a taint of nodes."""
+    if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    if toleration.get("operator") == "Exists":
+        return toleration.get("key") in (None, "", taint["key"])
+    return toleration.get("key") == taint["key"] and toleration.get("value", "") == taint.get("value", "")
+
+
+def _needs(pod_sets: list[dict[str, Any]], gone: dict[str, int]) -> tuple[dict[str, float], str]:
     needs, kind = {"cores": 0.0, "gpus": 0.0, "memory": 0.0}, ""
     for pods in pod_sets:
+        count = max(0, int(pods.get("count", 1)) - gone.get(str(pods.get("name")), 0))
         template = pods["template"]["spec"]
         selected = (template.get("nodeSelector") or {}).items()
         kind = next((value for key, value in selected if "gpu.product" in key), kind)
@@ -166,7 +229,7 @@ def _needs(pod_sets: list[dict[str, Any]]) -> tuple[dict[str, float], str]:
             resources = container.get("resources") or {}
             for key, value in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
                 if key in RESOURCES:
-                    needs[RESOURCES[key]] += amount(value) * int(pods.get("count", 1))
+                    needs[RESOURCES[key]] += amount(value) * count
     return needs, kind
 
 

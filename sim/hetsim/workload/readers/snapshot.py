@@ -38,6 +38,7 @@ OVER = {"COMPLETED": "CD", "CANCELLED": "CA", "FAILED": "F", "TIMEOUT": "TO", "N
 # substrings (lower case) of reasons for which a job waits for something other than resources
 HELD = ("held", "hold", "dependency", "begintime", "reservation", "invalidqos", "invalidaccount", "badconstraints",
         "partitiondown", "partitioninactive", "partitionnodelimit", "partitiontimelimit")  # fmt: skip
+FURTHER = ("flavors", "topology", "preemption")  # columns that the policy `kueue` reads
 MAX_ARRAY = 10_000
 
 _ARRAY = re.compile(r"(\d+)_\[([\d,:-]+)(\.\.\.)?(?:%\d+)?\]")
@@ -67,7 +68,8 @@ class SnapshotJob:
     expected: float = math.nan
     class_: str = ""
     reason: str = ""  # why the job waits, from REASON
-    count: float = 1.0  # number of nodes, with equal parts of the job's devices
+    count: float = 0.0  # number of nodes, with equal parts of the job's devices; 0: any
+    more: dict[str, str] = field(default_factory=dict)  # further columns of its task, as `FURTHER` names them
 
     @property
     def group(self) -> str:
@@ -132,11 +134,11 @@ def _job(
     begun = _start(log, line, cell["START_TIME"], runs)
     limit = limit_of(log, line, cell["TIME_LIMIT"], "TIME_LIMIT")
     cpus = log.number(line, "CPUS", _plain(cell["CPUS"]))
-    count = log.number(line, "NODES", _plain(cell["NODES"].partition("-")[0]), blank=1.0)
+    count = log.number(line, "NODES", _plain(cell["NODES"].partition("-")[0]), blank=0.0)
     if submit is None or limit is None or cpus is None or count is None:
         return
     gpus, kind = gpus_of(cell["TRES_ALLOC"] or cell["TRES_PER_NODE"] or cell["GRES"])
-    all_gpus = gpus if cell["TRES_ALLOC"] else gpus * count
+    all_gpus = gpus if cell["TRES_ALLOC"] else gpus * max(count, 1.0)
     places = hosts(cell["NODELIST"] or cell["NODELIST(REASON)"]) if runs else []
     for place in places:
         if place not in nodes:

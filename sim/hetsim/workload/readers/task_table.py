@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TEXTS = ("id", "class", "user", "devices")
 # text columns that are copied, as in logs of clusters; for most, no reader knows a meaning
 KEPT_TEXTS = ("slice", "partition", "vc", "queue", "group", "account", "qos", "status", "recorded_node", "topology",
-              "flavors")  # fmt: skip
+              "flavors", "preemption")  # fmt: skip
 KNOWN = ("arrival", "cpu_time", "gpu_time", *TEXTS, *NUMBERS, *LISTS)
 SIZES = ("memory", "gpu_memory", "bytes_in", "bytes_out", "bytes")
 # upper bounds of columns; other columns (times and weights) are bounded by MAX_SECONDS
