@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import UnknownName, UsageError
-from hetsim.learning.observation.window import SHORTEST, SHORTEST_COLUMN, Layout, Window
+from hetsim.learning.observation.window import SHORTEST, Layout, Window
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
@@ -160,7 +160,8 @@ class Acting(Window):
     def shown(self, first: Task | None = None) -> list[Task]:
         tasks = super().shown(first)
         if self.order == SHORTEST_FIRST and first is None:
-            tasks.sort(key=lambda task: float(self._static[self._slot[task.index], SHORTEST_COLUMN]))
+            shortest = self._shortest
+            tasks.sort(key=lambda task: shortest[task.index])
         return tasks
 
     def anything(self) -> bool:

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from struct import pack
 from typing import Any, ClassVar
 
 import numpy as np
@@ -152,8 +153,9 @@ class Window(Scheduler):
         self._kind_of: dict[int, int] = {}
         self._waiting: dict[int, Task] = {}
         self._ordered = True
-        self._slot: dict[int, int] = {}
-        self._free_slots: list[int] = []
+        self._visible: list[Task] | None = None  # what `shown` returns, until a task comes or goes
+        self._facts: dict[int, bytes] = {}  # of each waiting task the features that are constant, as 64-bit numbers
+        self._shortest: dict[int, float] = {}  # and one of them, by which tasks may be ordered
         self._dated = 0  # waiting tasks that have a deadline
         # shown tasks and where each fits, from `anything` until the next observation
         self._looked: tuple[list[Task], list[list[bool]]] | None = None
@@ -168,8 +170,7 @@ class Window(Scheduler):
         self._capacity = [float(view.cluster.count(name)) for name in types]
         self._one_cpu_type = sum(kind.kind == "cpu" for kind in view.cluster.types.values()) == 1
         self.running = [{} for _ in types]
-        self._static = np.zeros((64, _STATIC + len(types) * len(PAIR)))
-        self._free_slots = list(range(64))[::-1]
+        self._row = f"{_STATIC + len(types) * len(PAIR)}d"
         self._modes: dict[Shape, list[list[int]]] = {}
 
     def choose(self, observation: np.ndarray, mask: np.ndarray) -> int:
@@ -191,17 +192,12 @@ class Window(Scheduler):
             del self.running[kind][row]
         else:
             self._count(0, now)
-        if not self._free_slots:
-            size = len(self._static)
-            self._static = np.concatenate([self._static, np.zeros_like(self._static)])
-            self._free_slots = list(range(size, 2 * size))[::-1]
-        slot = self._slot[row] = self._free_slots.pop()
-        self._static[slot] = self._facts(task)
+        self._note_facts(task)
         self._dated += task.deadline < math.inf
         if self._waiting:
             last = next(reversed(self._waiting.values()))
             self._ordered = self._ordered and (last.arrival, last.index) < (task.arrival, row)
-        self._waiting[row] = task
+        self._waiting[row], self._visible = task, None
 
     def finished(self, task: Task) -> None:
         self._count(1, self.view.now)
@@ -218,8 +214,9 @@ class Window(Scheduler):
 
     def _leave(self, row: int) -> None:
         if (task := self._waiting.pop(row, None)) is not None:
-            self._free_slots.append(self._slot.pop(row))
+            del self._facts[row], self._shortest[row]
             self._dated -= task.deadline < math.inf
+            self._visible = None
 
     def _count(self, which: int, now: float) -> None:
         self._fade(now)
@@ -249,11 +246,19 @@ class Window(Scheduler):
         If so, call `observe` before anything changes: it reuses the placements found here.
         """
         self._fade(self.view.now)
-        tasks = self.shown()
-        fits = self._fits(tasks) if tasks else []
-        startable = any(map(any, fits))
+        if not (tasks := self._now_shown()):
+            self._looked = None
+            return False
+        fits = self._fits(tasks)
+        startable = any(True in there for there in fits)
         self._looked = (tasks, fits) if startable else None
         return startable
+
+    def _now_shown(self) -> list[Task]:
+        """As `shown`, but not a list of the caller's own."""
+        if self._visible is None:
+            self._visible = self.shown()
+        return self._visible
 
     def observe(self, first: Task | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return the current observation, and the mask of possible actions.
@@ -267,7 +272,7 @@ class Window(Scheduler):
         """Return the tasks to show and where each fits; reuses what `anything` found."""
         looked, self._looked = self._looked, None
         if looked is None or first is not None:
-            tasks = self.shown(first)
+            tasks = self._now_shown() if first is None else self.shown(first)
             return tasks, self._fits(tasks)
         return looked
 
@@ -298,8 +303,8 @@ class Window(Scheduler):
             column = self.view.nodes.cores
         return self.view.free(name) if column is None else float(column.sum())
 
-    def _facts(self, task: Task) -> list[float]:
-        """Features that are constant while a task waits: a row of `_static`."""
+    def _note_facts(self, task: Task) -> None:
+        """Keep the features that are constant while a task waits: a row."""
         scale = self.scale
         modes, remaining, order = task.modes, 1.0 - task.done, task.modes_by_speed()
         shortest = max(task.shortest_remaining, SHORTEST)
@@ -315,10 +320,11 @@ class Window(Scheduler):
         kind, deadline = self._number.get(best.type.name, 0), task.deadline
         due = 1.0 if deadline < math.inf else 0.0
         width = best.width / self._capacity[kind]
-        return [
-            1.0, 0.0, math.log(shortest / scale), scale / (scale + shortest), due, 1.0, width, 0.0,
+        self._shortest[task.index] = shortest
+        self._facts[task.index] = pack(
+            self._row, 1.0, 0.0, math.log(shortest / scale), scale / (scale + shortest), due, 1.0, width, 0.0,
             task.arrival, deadline, shortest, kind, best.width, *pairs,
-        ]  # fmt: skip
+        )  # fmt: skip
 
     def _fits(self, tasks: list[Task]) -> list[list[bool]]:
         places: dict[Any, Placement | None] = {}
@@ -383,7 +389,7 @@ class Window(Scheduler):
         if action == self.layout.actions - 1:
             return None
         position, kind = divmod(action, len(self.layout.types))
-        task = self.shown()[position]
+        task = self._now_shown()[position]
         placement = self.placement(task, kind)
         assert placement is not None, "the mask allows only tasks that fit"
         self.follow(task, placement, self.view.now + self.view.duration(task, placement))
@@ -407,25 +413,27 @@ def observe_together(windows: Sequence[Window], first: Task | None = None) -> tu
     """Return observations and masks of windows of one layout and scale, a row each."""
     layout, scale, some = windows[0].layout, windows[0].scale, len(windows)
     shown, kinds = layout.window, len(layout.types)
-    rows, counts = [], []
+    known: list[bytes] = []
+    counts: list[int] = []
     fits: list[list[bool]] = []
     for window in windows:
         tasks, there = window.take_look(first)
-        rows.append(window._static[[window._slot[task.index] for task in tasks]])
+        rows = window._facts
+        known += [rows[task.index] for task in tasks]
         counts.append(len(tasks))
         fits += there
+    facts: Any = np.frombuffer(bytearray().join(known)).reshape(len(known), _STATIC + kinds * len(PAIR))
     own: Any
     now: Any
     work: Any
     where: Any
     if some == 1:  # by far the usual case, and the positions of several take a third of the time
-        facts, own, now = rows[0], 0, windows[0].view.now
-        count = len(facts)
+        own, now, count = 0, windows[0].view.now, len(facts)
         place, where = np.arange(count), (0, slice(count))
         order = facts[:, SHORTEST_COLUMN].argsort(kind="stable")
     else:
-        facts, own = np.concatenate(rows), np.repeat(np.arange(some), counts)
-        count, now = len(facts), np.repeat([window.view.now for window in windows], counts)
+        own, count = np.repeat(np.arange(some), counts), len(facts)
+        now = np.repeat([window.view.now for window in windows], counts)
         place = np.arange(count) - np.repeat(np.cumsum(counts) - counts, counts)
         where, order = (own, place), np.lexsort((facts[:, SHORTEST_COLUMN], own))
 
