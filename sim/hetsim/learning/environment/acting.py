@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import UnknownName, UsageError
+from hetsim.learning.environment.rewards import Reward
 from hetsim.learning.observation.window import SHORTEST, Layout, Window
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
@@ -183,7 +184,7 @@ class Acting(Window):
 
     def _masked(self) -> np.ndarray:
         actions, view = self.actions, self.view
-        mask = np.zeros(actions.count, np.bool_)
+        mask: Any = np.zeros(actions.count, np.bool_)
         tasks = self.shown()
         answers: dict[Any, Any] = {}
         size = len(actions.options) * len(actions.places)
@@ -211,7 +212,7 @@ class Acting(Window):
 
     def _where(self, task: Task, known: dict[Any, bool], single: bool) -> np.ndarray:
         actions = self.actions
-        fits = np.zeros((len(actions.options), len(actions.places)), np.bool_)
+        fits: Any = np.zeros((len(actions.options), len(actions.places)), np.bool_)
         for number, option in enumerate(actions.options):
             for place, node in enumerate(actions.places):
                 fits[number, place] = any(
@@ -293,3 +294,24 @@ class Acting(Window):
 
     def _began(self, task: Any) -> None:
         self._started[task.index] = self.view.now
+
+
+class WatchedWindow(Acting):
+    """The window of an episode, which notifies the rewards of all events."""
+
+    rewards: list[Reward]  # that of the agent, and if it gives rewards ahead the plain one
+
+    def ready(self, task: Task) -> None:
+        for reward in self.rewards:
+            reward.arrived(task)
+        super().ready(task)
+
+    def finished(self, task: Task) -> None:
+        for reward in self.rewards:
+            reward.completed(task)
+        super().finished(task)
+
+    def gone(self, task: Task) -> None:
+        for reward in self.rewards:
+            reward.departed(task)
+        super().gone(task)

@@ -22,7 +22,7 @@ whatever the length of the queue.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from itertools import islice
 from struct import pack
 from typing import Any, ClassVar
@@ -93,7 +93,7 @@ class Layout:
             return len(TASK) + kinds * len(PAIR) + len(ASKED) + context
         return len(TASK) + len(PAIR) + len(DEVICE) + kinds + context
 
-    @cached_property
+    @property
     def rows(self) -> np.ndarray:
         """Indexes into the observation (with 0 and 1 appended), one row per action.
 
@@ -101,25 +101,7 @@ class Layout:
         the state of all types and of the system; and 1 if the action waits.  So one small network can score every
         action.  For admission, the row of accepting has the task with all types, the row of rejecting only the state.
         """
-        kinds, tasks = len(self.types), self.window
-        zero, one = self.observation, self.observation + 1
-        pairs = tasks * len(TASK)
-        if self.decides == ADMISSION:
-            asked = self.observation - len(ASKED)
-            state = [*range(asked - len(WHOLE_SYSTEM) - kinds * len(DEVICE), asked)]
-            own_task = [*range(len(TASK)), *range(pairs, pairs + kinds * len(PAIR)), *range(asked, self.observation)]
-            return np.array([[zero] * len(own_task) + [*state, one], [*own_task, *state, zero]])
-        devices = pairs + tasks * kinds * len(PAIR)
-        context = list(range(devices, self.observation))
-        rows = []
-        for task in range(tasks):
-            for kind in range(kinds):
-                pair, device = pairs + (task * kinds + kind) * len(PAIR), devices + kind * len(DEVICE)
-                row = [task * len(TASK) + n for n in range(len(TASK))]
-                row += [pair + n for n in range(len(PAIR))] + [device + n for n in range(len(DEVICE))]
-                rows.append([*row, *(one if other == kind else zero for other in range(kinds)), *context, zero])
-        own = len(TASK) + len(PAIR) + len(DEVICE) + kinds
-        return np.array([*rows, [zero] * own + context + [one]])
+        return _rows(self)
 
     def select(self, observations: np.ndarray, which: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the rows of these actions in the observations with numbers `which`."""
@@ -129,6 +111,29 @@ class Layout:
     def row(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the rows of these actions in one observation."""
         return np.concatenate([observation, _PADDING])[self.rows[actions]]
+
+
+@lru_cache
+def _rows(layout: Layout) -> np.ndarray:
+    kinds, tasks = len(layout.types), layout.window
+    zero, one = layout.observation, layout.observation + 1
+    pairs = tasks * len(TASK)
+    if layout.decides == ADMISSION:
+        asked = layout.observation - len(ASKED)
+        state = [*range(asked - len(WHOLE_SYSTEM) - kinds * len(DEVICE), asked)]
+        own_task = [*range(len(TASK)), *range(pairs, pairs + kinds * len(PAIR)), *range(asked, layout.observation)]
+        return np.array([[zero] * len(own_task) + [*state, one], [*own_task, *state, zero]])
+    devices = pairs + tasks * kinds * len(PAIR)
+    context = list(range(devices, layout.observation))
+    rows = []
+    for task in range(tasks):
+        for kind in range(kinds):
+            pair, device = pairs + (task * kinds + kind) * len(PAIR), devices + kind * len(DEVICE)
+            row = [task * len(TASK) + n for n in range(len(TASK))]
+            row += [pair + n for n in range(len(PAIR))] + [device + n for n in range(len(DEVICE))]
+            rows.append([*row, *(one if other == kind else zero for other in range(kinds)), *context, zero])
+    own = len(TASK) + len(PAIR) + len(DEVICE) + kinds
+    return np.array([*rows, [zero] * own + context + [one]])
 
 
 _PADDING = np.array([0.0, 1.0], np.float32)
@@ -246,10 +251,8 @@ class Window(Scheduler):
         If so, call `observe` before anything changes: it reuses the placements found here.
         """
         self._fade(self.view.now)
-        if not (tasks := self._now_shown()):
-            self._looked = None
-            return False
-        fits = self._fits(tasks)
+        tasks = self._now_shown()
+        fits = self._fits(tasks) if tasks else []
         startable = any(True in there for there in fits)
         self._looked = (tasks, fits) if startable else None
         return startable
@@ -301,7 +304,7 @@ class Window(Scheduler):
         column = self.view.nodes.gpus.get(name)
         if column is None and self._one_cpu_type:
             column = self.view.nodes.cores
-        return self.view.free(name) if column is None else float(column.sum())
+        return self.view.free(name) if column is None else float(column[0] if len(column) == 1 else column.sum())
 
     def _note_facts(self, task: Task) -> None:
         """Keep the features that are constant while a task waits: a row."""
@@ -413,32 +416,25 @@ def observe_together(windows: Sequence[Window], first: Task | None = None) -> tu
     """Return observations and masks of windows of one layout and scale, a row each."""
     layout, scale, some = windows[0].layout, windows[0].scale, len(windows)
     shown, kinds = layout.window, len(layout.types)
-    known: list[bytes] = []
-    counts: list[int] = []
-    fits: list[list[bool]] = []
-    for window in windows:
-        tasks, there = window.take_look(first)
-        rows = window._facts
-        known += [rows[task.index] for task in tasks]
-        counts.append(len(tasks))
-        fits += there
-    facts: Any = np.frombuffer(bytearray().join(known)).reshape(len(known), _STATIC + kinds * len(PAIR))
+    looks = [window.take_look(first) for window in windows]
+    fits, counts = [there for _, rows in looks for there in rows], [len(tasks) for tasks, _ in looks]
+    known = [window._facts[task.index] for window, (tasks, _) in zip(windows, looks, strict=True) for task in tasks]
+    facts: Any = np.frombuffer(bytearray().join(known)).reshape(count := len(known), _STATIC + kinds * len(PAIR))
     own: Any
     now: Any
     work: Any
     where: Any
     if some == 1:  # by far the usual case, and the positions of several take a third of the time
-        own, now, count = 0, windows[0].view.now, len(facts)
+        own, now = 0, windows[0].view.now
         place, where = np.arange(count), (0, slice(count))
         order = facts[:, SHORTEST_COLUMN].argsort(kind="stable")
     else:
-        own, count = np.repeat(np.arange(some), counts), len(facts)
-        now = np.repeat([window.view.now for window in windows], counts)
+        own, now = np.repeat(np.arange(some), counts), np.repeat([window.view.now for window in windows], counts)
         place = np.arange(count) - np.repeat(np.cumsum(counts) - counts, counts)
         where, order = (own, place), np.lexsort((facts[:, SHORTEST_COLUMN], own))
 
-    observations = np.zeros((some, layout.observation), np.float32)
-    masks = np.zeros((some, layout.actions), np.bool_)
+    observations: Any = np.zeros((some, layout.observation), np.float32)
+    masks: Any = np.zeros((some, layout.actions), np.bool_)
     shortest = facts[:, SHORTEST_COLUMN]
     of_tasks = facts[:, :_OWN]
     of_tasks[:, 1] = np.log1p((now - facts[:, _ARRIVAL]) / scale)
@@ -459,7 +455,7 @@ def observe_together(windows: Sequence[Window], first: Task | None = None) -> tu
     work = np.bincount(best, shortest * facts[:, _WIDTH], some * kinds).reshape(some, kinds).tolist()
     wanted = np.bincount(best, minlength=some * kinds).reshape(some, kinds).tolist()
     stop = end + kinds * len(DEVICE) + len(WHOLE_SYSTEM)
-    observations[:, end:stop] = list(map(Window.context, windows, work, wanted))
+    observations[:, end:stop] = [windows[i].context(work[i], wanted[i]) for i in range(some)]
     np.minimum(np.maximum(observations, -LIMIT, out=observations), LIMIT, out=observations)
     if layout.decides == ADMISSION:
         masks[:] = True
