@@ -17,10 +17,9 @@ from test_learning import SMALL, call, judged_seldom  # noqa: F401
 import hetsim as hs
 from hetsim import registry
 from hetsim.errors import ScenarioError, UnknownName, UsageError
-from hetsim.learning.environment.episode import Episodes
+from hetsim.learning.environment.episode import Episodes, scheduler_of
 from hetsim.learning.environment.observations import Observation
 from hetsim.learning.environment.rewards import Response
-from hetsim.learning.environment.trained import scheduler_of
 from hetsim.learning.observation.window import TASK
 from hetsim.model.randomness import TRAINING
 from hetsim.policy.contract import Set, Start, Stop

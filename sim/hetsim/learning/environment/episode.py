@@ -17,7 +17,7 @@ import numpy as np
 
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError, UsageError
-from hetsim.learning.environment.acting import ARRIVAL, ORDERS, Acting, WatchedWindow, check_actions
+from hetsim.learning.environment.acting import ARRIVAL, ORDERS, Acting, Actions, Choice, WatchedWindow, check_actions
 from hetsim.learning.environment.observations import Observation, ObservationLike, make_observation
 from hetsim.learning.environment.rewards import RewardLike, check_reward, checked, make_reward
 from hetsim.learning.observation.window import MAX_WINDOW, SCHEDULING, SHORTEST, Layout, Window, observe_together
@@ -215,15 +215,15 @@ class Episodes:
 
     def move(self, action: int) -> float:
         """Carry out an action as `step`, without observing; the caller observes next."""
-        if self.simulation is None or self.terminated or self.truncated:
+        if (simulation := self.simulation) is None or self.terminated or self.truncated:
             raise UsageError("no episode is in progress: call reset() first")
         if not 0 <= action < self.actions:
             raise UsageError(f"an action must be from 0 to {self.actions - 1}; got {action}")
         factor = self.factor if self.normalize else 1.0
-        before = self.simulation.view.now
-        self._take(self.simulation, action)
+        before = simulation.view.now
+        self._take(simulation, action)
         self._go()
-        now = self.now
+        now = simulation.view.now if self.record is None else self.record.end
         self.dt = now - before
         reward = checked(self.reward.take(now), self.parts, now)
         self.earned = reward if self.plain_reward is self.reward else self.plain_reward.take(now)
@@ -290,7 +290,7 @@ def _of_sizes(make: Callable[..., Observation], first: Observation, *given: Any)
 
 
 def look_together(several: Sequence[Episodes]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Observe several episodes of one scenario, after each has moved; return vectors and masks of all, if plain."""
+    """Observe several episodes after each has moved; return arrays of all if plain."""
     if several[0].decides != SCHEDULING or several[0].switches or several[0].first is not None:
         for one in several:
             one._look()
@@ -310,6 +310,37 @@ def root_mean_square(runs: list[list[float]]) -> float:
             follows = reward + (1.0 - 1.0 / STEPS) * follows
             squares.append(follows * follows)
     return math.sqrt(math.fsum(squares) / len(squares)) if squares else 0.0
+
+
+def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> type[Acting]:
+    """Create a scheduler class with this name, whose actions `choice` chooses."""
+    if episodes.decides != SCHEDULING:
+        raise UsageError("as_scheduler needs an environment whose actions schedule; this environment decides admission")
+    if not callable(choice):
+        raise UsageError(f"a trained model must be a function of observation and mask; got {choice!r}")
+    layout, count = episodes.layout, episodes.actions
+
+    class Trained(Acting):
+        def __init__(self) -> None:
+            super().__init__(
+                episodes.window, episodes.scale, episodes.switches, observation=episodes.observer, choice=choice,
+                order=episodes.order
+            )
+
+        def check(self, problem: PlanProblem) -> None:
+            here = Layout.for_cluster(problem.cluster, self.window)
+            actions = Actions(problem, here.types, self.window, self.switches)
+            if (here.types, actions.count) != (layout.types, count):
+                raise ScenarioError(
+                    f"the model was trained for the device types {', '.join(layout.types)} and {count} actions; here "
+                    f"there are {', '.join(here.types)} and {actions.count}"
+                )
+            super().check(problem)
+
+    Trained.__name__ = Trained.__qualname__ = name
+    # A class of this name at the top of the module of `choice` can be sent to worker processes.
+    Trained.__module__ = getattr(choice, "__module__", None) or __name__
+    return Trained
 
 
 def typical_time(run: RunInput) -> float:

@@ -12,10 +12,9 @@ from gymnasium import spaces
 from hetsim.errors import UsageError
 from hetsim.learning.environment.acting import SHORTEST_FIRST, Acting, Choice
 from hetsim.learning.environment.admission import Admissions
-from hetsim.learning.environment.episode import RETURN, WINDOW, Episodes, look_together
+from hetsim.learning.environment.episode import RETURN, WINDOW, Episodes, look_together, scheduler_of
 from hetsim.learning.environment.observations import ObservationLike
 from hetsim.learning.environment.rewards import Goodput, RewardLike
-from hetsim.learning.environment.trained import scheduler_of
 from hetsim.learning.observation.window import ADMISSION, LIMIT, SCHEDULING, Layout
 from hetsim.model.randomness import APART, TRAINING, VALIDATION
 from hetsim.policy.contract import Scheduler

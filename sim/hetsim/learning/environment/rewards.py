@@ -98,7 +98,7 @@ class Seen:
 class Called(Reward):
     """A reward given by a function `(view, seen) -> float`, called at each step."""
 
-    def __init__(self, simulation: Simulation, function: Callable[[Any, Seen], float]):
+    def __init__(self, simulation: Simulation, function: Callable[[Any, Seen], Any]):
         super().__init__(simulation)
         self.function, self.seen, self.asked = function, Seen(), 0.0
 
@@ -111,7 +111,7 @@ class Called(Reward):
     def departed(self, task: Task) -> None:
         self.seen.gone.append(task)
 
-    def take(self, now: float) -> float:
+    def take(self, now: float) -> Any:  # what a function returns is checked later
         seen, self.seen = self.seen, Seen()
         seen.dt, self.asked = now - self.asked, now
         try:
@@ -127,7 +127,7 @@ class Weighted(Reward):
 
     def __init__(self, simulation: Simulation, parts: "RewardParts"):
         super().__init__(simulation)
-        self.parts: list[Reward] = [parts.made.get(name, REWARDS.get(name))(simulation) for name in parts]  # type: ignore[misc]
+        self.parts: list[Any] = [(parts.made.get(name) or REWARDS[name])(simulation) for name in parts]
         self.weights = list(parts.values())
 
     def arrived(self, task: Task) -> None:
@@ -356,10 +356,11 @@ class Energy(Reward):
         return -spent
 
     def _rest(self, now: float) -> None:
-        log = reversed(self.simulation.state.recorder.device_log)
-        new = takewhile(lambda entry: entry is not self._noted, log)
+        log: Any = self.simulation.state.recorder.device_log  # Any: entries stay the objects that they are
+        recent = takewhile(lambda entry: entry is not self._noted, reversed(log))
         # The end of a waking changes nothing here, and may be taken back.
-        for entry in reversed([entry for entry in new if entry[2] != "awake"]):
+        new: Any = [entry for entry in recent if entry[2] != "awake"]
+        for entry in new[::-1]:
             time, index, what, _ = entry
             self._resting += self.power * (time - self._since)
             self._since, self._noted = time, entry
@@ -454,7 +455,9 @@ def make_reward(simulation: Simulation, parts: RewardParts) -> Reward:
 
 def raised(what: str, name: str, now: float, error: Exception) -> ScenarioError:
     """Return the error for a reward or observation that raised, with its cause."""
-    return ScenarioError(f"{what} {name} raised {type(error).__name__} at t = {now:g} s: {error}")
+    said = ScenarioError(f"{what} {name} raised {type(error).__name__} at t = {now:g} s: {error}")
+    said.__cause__ = error  # compiled code forgets it in `raise ... from error`
+    return said
 
 
 def checked(value: Any, parts: RewardParts, now: float) -> float:

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from operator import index
 from struct import pack
 from typing import Any, ClassVar
 
@@ -178,13 +179,13 @@ class Window(Scheduler):
         self._row = f"{_STATIC + len(types) * len(PAIR)}d"
         self._modes: dict[Shape, list[list[int]]] = {}
 
-    def choose(self, observation: np.ndarray, mask: np.ndarray) -> int:
+    def choose(self, observation: np.ndarray, mask: np.ndarray) -> Any:  # a whole number, NumPy's too
         """Choose one of the actions that the mask allows."""
         raise NotImplementedError
 
     def schedule(self, view: View) -> Iterator[Decision]:
         while self.anything():
-            decision = self.decision(self.choose(*self.observe()))
+            decision = self.decision(index(self.choose(*self.observe())))
             if decision is None:
                 break
             yield decision
@@ -418,8 +419,8 @@ def observe_together(windows: Sequence[Window], first: Task | None = None) -> tu
     shown, kinds = layout.window, len(layout.types)
     looks = [window.take_look(first) for window in windows]
     fits, counts = [there for _, rows in looks for there in rows], [len(tasks) for tasks, _ in looks]
-    known = [window._facts[task.index] for window, (tasks, _) in zip(windows, looks, strict=True) for task in tasks]
-    facts: Any = np.frombuffer(bytearray().join(known)).reshape(count := len(known), _STATIC + kinds * len(PAIR))
+    packed = [window._facts[task.index] for window, (tasks, _) in zip(windows, looks, strict=True) for task in tasks]
+    facts: Any = np.frombuffer(bytearray().join(packed)).reshape(count := len(packed), _STATIC + kinds * len(PAIR))
     own: Any
     now: Any
     work: Any
