@@ -111,11 +111,14 @@ class Acting(Window):
         super().__init__(window, scale)
         self.order = order
         self.switches, self._make, self._choice = switches, observation, choice
-        self.sets_devices = "power" in switches  # type: ignore[misc]
         self._started: dict[int, float] = {}  # when running tasks started
         self._set_at: dict[int, float] = {}  # when a node was last put to sleep or woken
         self._asleep: dict[int, None] = {}  # accelerators that were put to sleep, by their numbers
         self.ended: dict[int, bool] = {}  # rows of tasks that have ended, and whether they completed
+
+    @property
+    def sets_devices(self) -> bool:  # type: ignore[override]
+        return "power" in self.switches
 
     def check(self, problem: PlanProblem) -> None:
         self.problem = problem
