@@ -45,6 +45,7 @@ FIGURES = {
         "growth": "time a job, 4,000 / 1,000: las",
         "memory": "from 1,000 to 4,000 jobs: easy_backfill",
     },
+    "environments": {"environments": "64 in one process"},
     "vulnerable": {"edge": "edge at a load of 0.7", "permanence": "back at a load of 0.2"},
     "regret": {"naor": "square wave"},
 }

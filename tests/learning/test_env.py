@@ -19,7 +19,8 @@ from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError, UnknownName, UsageError
 from hetsim.learning.environment.admission import Admissions, Played
 from hetsim.learning.environment.episode import Episodes, typical_time
-from hetsim.learning.environment.rewards import REWARDS
+from hetsim.learning.environment.observations import Observation
+from hetsim.learning.environment.rewards import REWARDS, Response
 from hetsim.learning.observation.window import ASKED, DEVICE, LIMIT, PAIR, TASK, WHOLE_SYSTEM, Layout, Window
 from hetsim.model.randomness import TRAINING
 from hetsim.results.one_run.result import Result
@@ -782,9 +783,38 @@ def _equal(one, other):
     return one.dtype == other.dtype and np.array_equal(one, other)
 
 
+class Fewer(Response):
+    """A user's own reward, with fields of its own (the class that it extends may be compiled)."""
+
+    def __init__(self, simulation):
+        super().__init__(simulation)
+        self.seen = []
+
+    def arrived(self, task):
+        super().arrived(task)
+        self.seen.append(task)
+
+    def take(self, now):
+        return super().take(now) - len(self.seen)
+
+
+class Own(Observation):
+    """A user's own observation."""
+
+    shapes = (2,)
+
+    def begin(self, acting):
+        self.before = 0
+
+    def observe(self, acting, vector):
+        self.before += len(acting.shown())
+        return [acting.view.now, self.before]
+
+
 @pytest.mark.parametrize(("made", "given"), [
     (Episodes, {}), (Admissions, {}),
     (Episodes, {"observation": "graph", "actions": ["node"], "reward": {"slowdown": 1, "energy": 1e-6}}),
+    (Episodes, {"observation": Own, "reward": Fewer, "ahead": True}),
 ])  # fmt: skip
 def test_a_clone_goes_on_to_the_same_bytes_and_changes_nothing_here(made, given):
     original = made(MIX, **given)

@@ -457,9 +457,12 @@ class Copier:
         return make
 
     def _fill_fields(self, originals: list[Any], copies: list[Any], plain: frozenset[str]) -> None:
+        for empty in copies:
+            if not hasattr(empty, "__dict__"):  # of a compiled class, where the first field makes it
+                empty.__dict__ = {}
         new = [empty.__dict__ for empty in copies]
         for old, inner in zip(originals, new, strict=True):
-            inner.update(old.__dict__)  # all fields at once; values that must be copied are replaced below
+            inner.update(getattr(old, "__dict__", ()))  # all at once; what must be copied is replaced below
         if len(new) < MANY:
             for inner in new:
                 for name, one in inner.items():

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import UnknownName, UsageError
-from hetsim.learning.observation.window import SHORTEST, SHORTEST_COLUMN, Layout, Window
+from hetsim.learning.environment.rewards import Reward
+from hetsim.learning.observation.window import SHORTEST, Layout, Window
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
@@ -110,11 +111,14 @@ class Acting(Window):
         super().__init__(window, scale)
         self.order = order
         self.switches, self._make, self._choice = switches, observation, choice
-        self.sets_devices = "power" in switches  # type: ignore[misc]
         self._started: dict[int, float] = {}  # when running tasks started
         self._set_at: dict[int, float] = {}  # when a node was last put to sleep or woken
         self._asleep: dict[int, None] = {}  # accelerators that were put to sleep, by their numbers
         self.ended: dict[int, bool] = {}  # rows of tasks that have ended, and whether they completed
+
+    @property
+    def sets_devices(self) -> bool:  # type: ignore[override]
+        return "power" in self.switches
 
     def check(self, problem: PlanProblem) -> None:
         self.problem = problem
@@ -160,7 +164,8 @@ class Acting(Window):
     def shown(self, first: Task | None = None) -> list[Task]:
         tasks = super().shown(first)
         if self.order == SHORTEST_FIRST and first is None:
-            tasks.sort(key=lambda task: float(self._static[self._slot[task.index], SHORTEST_COLUMN]))
+            shortest = self._shortest
+            tasks.sort(key=lambda task: shortest[task.index])
         return tasks
 
     def anything(self) -> bool:
@@ -182,7 +187,7 @@ class Acting(Window):
 
     def _masked(self) -> np.ndarray:
         actions, view = self.actions, self.view
-        mask = np.zeros(actions.count, np.bool_)
+        mask: Any = np.zeros(actions.count, np.bool_)
         tasks = self.shown()
         answers: dict[Any, Any] = {}
         size = len(actions.options) * len(actions.places)
@@ -210,7 +215,7 @@ class Acting(Window):
 
     def _where(self, task: Task, known: dict[Any, bool], single: bool) -> np.ndarray:
         actions = self.actions
-        fits = np.zeros((len(actions.options), len(actions.places)), np.bool_)
+        fits: Any = np.zeros((len(actions.options), len(actions.places)), np.bool_)
         for number, option in enumerate(actions.options):
             for place, node in enumerate(actions.places):
                 fits[number, place] = any(
@@ -292,3 +297,24 @@ class Acting(Window):
 
     def _began(self, task: Any) -> None:
         self._started[task.index] = self.view.now
+
+
+class WatchedWindow(Acting):
+    """The window of an episode, which notifies the rewards of all events."""
+
+    rewards: list[Reward]  # that of the agent, and if it gives rewards ahead the plain one
+
+    def ready(self, task: Task) -> None:
+        for reward in self.rewards:
+            reward.arrived(task)
+        super().ready(task)
+
+    def finished(self, task: Task) -> None:
+        for reward in self.rewards:
+            reward.completed(task)
+        super().finished(task)
+
+    def gone(self, task: Task) -> None:
+        for reward in self.rewards:
+            reward.departed(task)
+        super().gone(task)

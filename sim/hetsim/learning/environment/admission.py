@@ -33,7 +33,7 @@ class Gate(Relay):
         self.door, self.asks, self.ahead = door, asks, ahead
         self.asked: deque[Task] = deque()
         self.known: dict[int, None] = {}  # accepted tasks that have not ended
-        self.reward: Reward
+        self.rewards: list[Reward]  # that of the agent, and if it gives rewards ahead the plain one
 
     def prepare(self, problem: PlanProblem) -> None:
         self.inner.prepare(problem)
@@ -43,7 +43,8 @@ class Gate(Relay):
         self.inner.begin(view)
 
     def ready(self, task: Task) -> None:
-        self.reward.arrived(task)
+        for reward in self.rewards:
+            reward.arrived(task)
         if self.asks and task.index not in self.known:  # else it was stopped
             self.asked.append(task)
         else:
@@ -52,18 +53,20 @@ class Gate(Relay):
     def accept(self, task: Task) -> None:
         """Accept a task: it may wait, and the scheduler is notified."""
         if self.ahead and task.index not in self.known:
-            self.reward.admitted(task)
+            self.rewards[0].admitted(task)
         self.known[task.index] = None
         self.inner.ready(task)
 
     def finished(self, task: Task) -> None:
-        self.reward.completed(task)
+        for reward in self.rewards:
+            reward.completed(task)
         self.door.finished(task)
         self.known.pop(task.index, None)
         self.inner.finished(task)
 
     def gone(self, task: Task) -> None:
-        self.reward.departed(task)
+        for reward in self.rewards:
+            reward.departed(task)
         self.door.gone(task)
         self.known.pop(task.index, None)
         if task in self.asked:
@@ -79,7 +82,7 @@ class Gate(Relay):
                 task = decision.tasks
                 end = view.now + view.duration(task, decision.placement)
                 yield decision
-                self.reward.started(task, end, 0.0)
+                self.rewards[0].started(task, end, 0.0)
             else:
                 yield decision
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError, UsageError
-from hetsim.learning.environment.acting import ARRIVAL, ORDERS, Acting, Actions, Choice, check_actions
+from hetsim.learning.environment.acting import ARRIVAL, ORDERS, Acting, Actions, Choice, WatchedWindow, check_actions
 from hetsim.learning.environment.observations import Observation, ObservationLike, make_observation
-from hetsim.learning.environment.rewards import Both, Reward, RewardLike, check_reward, checked, make_reward
+from hetsim.learning.environment.rewards import RewardLike, check_reward, checked, make_reward
 from hetsim.learning.observation.window import MAX_WINDOW, SCHEDULING, SHORTEST, Layout, Window, observe_together
 from hetsim.model.randomness import JUDGED, TRAINING
 from hetsim.model.record import Record, RunInput
@@ -39,24 +39,6 @@ NO_WATTS = (
 PILOT = 2  # number of runs from which the typical reward is estimated
 NORMALIZE = RETURN, TIME = ("return", "time")  # units in which rewards can be normalized
 STEPS = 100.0  # horizon of normalized returns in steps: a discount of 0.99, as most agents have
-
-
-class WatchedWindow(Acting):
-    """The window of an episode, which notifies the reward of all events."""
-
-    reward: Reward
-
-    def ready(self, task: Task) -> None:
-        self.reward.arrived(task)
-        super().ready(task)
-
-    def finished(self, task: Task) -> None:
-        self.reward.completed(task)
-        super().finished(task)
-
-    def gone(self, task: Task) -> None:
-        self.reward.departed(task)
-        super().gone(task)
 
 
 class Episodes:
@@ -176,29 +158,31 @@ class Episodes:
         return run
 
     def reset(self, seed: int, replication: int = 0, loads: str = JUDGED) -> np.ndarray:
-        """Begin a run (see above), advance to its first decision; return the observation."""
+        """Begin a run, advance to its first decision, and return the observation."""
+        self.restart(seed, replication, loads)
+        self._look()
+        return self.observation
+
+    def restart(self, seed: int, replication: int = 0, loads: str = JUDGED) -> None:
+        """Begin a run as `reset`, without observing; the caller observes next."""
         run = self.build(seed, replication, loads)
         self.seed, self.replication, self.loads, self.record = seed, replication, loads, None
         announced = self._take_over(run)
         with self.scenario.addresses():
             self.simulation = Simulation(run)
-        self.reward = self.plain_reward = announced.reward = make_reward(self.simulation, self.parts)
-        if self.ahead:
-            self.plain_reward = make_reward(self.simulation, self.parts)
-            announced.reward = Both(self.simulation, self.reward, self.plain_reward)
+        rewards = announced.rewards = [make_reward(self.simulation, self.parts) for _ in range(1 + self.ahead)]
+        self.reward, self.plain_reward = rewards[0], rewards[-1]
         self.terminated = self.truncated = self._in_round = False
         self.earned = self.dt = 0.0
         self._go()
-        self._look()
-        return self.observation
 
     def clone(self) -> Self:
         """Return an independent copy in mid-episode; raise UsageError if impossible."""
         new = copy(self)
         if self.simulation is not None and not self.over:
             new.simulation = self.simulation.fork()
-            reward = new._adopt(new.simulation.input.scheduler).reward
-            new.reward, new.plain_reward = reward.parts if isinstance(reward, Both) else (reward, reward)
+            rewards = new._adopt(new.simulation.input.scheduler).rewards
+            new.reward, new.plain_reward = rewards[0], rewards[-1]
         return new
 
     def _adopt(self, scheduler: Any) -> Any:
@@ -229,18 +213,19 @@ class Episodes:
         return reward
 
     def move(self, action: int) -> float:
-        """As `step`, but without observing: the caller observes next (`look_together`)."""
-        if self.simulation is None or self.over:
+        """Carry out an action as `step`, without observing; the caller observes next."""
+        if (simulation := self.simulation) is None or self.terminated or self.truncated:
             raise UsageError("no episode is in progress: call reset() first")
         if not 0 <= action < self.actions:
             raise UsageError(f"an action must be from 0 to {self.actions - 1}; got {action}")
         factor = self.factor if self.normalize else 1.0
-        before = self.now
-        self._take(self.simulation, action)
+        before = simulation.view.now
+        self._take(simulation, action)
         self._go()
-        self.dt = self.now - before
-        reward = checked(self.reward.take(self.now), self.parts, self.now)
-        self.earned = reward if self.plain_reward is self.reward else self.plain_reward.take(self.now)
+        now = simulation.view.now if self.record is None else self.record.end
+        self.dt = now - before
+        reward = checked(self.reward.take(now), self.parts, now)
+        self.earned = reward if self.plain_reward is self.reward else self.plain_reward.take(now)
         return reward * factor
 
     def _take(self, simulation: Simulation, action: int) -> None:
@@ -303,14 +288,16 @@ def _of_sizes(make: Callable[..., Observation], first: Observation, *given: Any)
     return observation
 
 
-def look_together(several: Sequence[Episodes]) -> None:
-    """Observe several episodes of one scenario, after each has moved."""
-    if not several or several[0].decides != SCHEDULING or several[0].switches or several[0].first is not None:
+def look_together(several: Sequence[Episodes]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Observe several episodes after each has moved; return arrays of all if plain."""
+    if several[0].decides != SCHEDULING or several[0].switches or several[0].first is not None:
         for one in several:
             one._look()
-        return
-    for one, observation, mask in zip(several, *observe_together([one.watched for one in several]), strict=True):
+        return None
+    observations, masks = observe_together([one.watched for one in several])
+    for one, observation, mask in zip(several, observations, masks, strict=True):
         one.observation, one.mask = observation, mask
+    return observations, masks
 
 
 def root_mean_square(runs: list[list[float]]) -> float:

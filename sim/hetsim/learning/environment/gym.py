@@ -86,6 +86,12 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a run; return the first observation, and the info with its mask."""
+        self._restart(seed, options)
+        self.episodes._look()
+        return self.episodes.observation, self._info()
+
+    def _restart(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Begin a run without observing it."""
         super().reset(seed=seed)
         if seed is not None and not options:
             self._load_seed, self._episode = seed, -1
@@ -95,16 +101,15 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         if options and len(options) > 1:
             raise UsageError(f"reset takes one of the options {' and '.join(OPTIONS)}, not both")
         if options and "validation" in options:
-            observation = self.episodes.reset(seed or 0, _replication(options["validation"]), VALIDATION)
+            self.episodes.restart(seed or 0, _replication(options["validation"]), VALIDATION)
         elif options and "replication" in options:
             own = self.episodes.scenario.model.seed
-            observation = self.episodes.reset(own if seed is None else seed, _replication(options["replication"]))
+            self.episodes.restart(own if seed is None else seed, _replication(options["replication"]))
         else:
             if self._load_seed is None:
                 self._load_seed = int(self.np_random.integers(np.iinfo(np.int64).max))
             self._episode += 1
-            observation = self.episodes.reset(self._load_seed, self._episode, TRAINING)
-        return observation, self._info()
+            self.episodes.restart(self._load_seed, self._episode, TRAINING)
 
     def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Carry out an action, and return the values that Gymnasium defines."""
@@ -245,33 +250,33 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
         if len(seeds) != self.num_envs:
             raise UsageError(f"{len(seeds)} seeds are given for {self.num_envs} environments; give one for each")
         for env, own in zip(self.envs, seeds, strict=True):
-            env.reset(seed=own, options=options)
+            env._restart(own, options)
         return self._seen()
 
     def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Carry out an action in each environment; return Gymnasium's values as arrays."""
         if len(actions) != self.num_envs:
             raise UsageError(f"{len(actions)} actions are given for {self.num_envs} environments; give one for each")
-        rewards, moved = np.zeros(self.num_envs), []
-        for number, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+        rewards, chosen = [0.0] * self.num_envs, actions.tolist() if isinstance(actions, np.ndarray) else actions
+        for number, (env, action) in enumerate(zip(self.envs, chosen, strict=True)):
             if env.episodes.over:
-                env.reset()
+                env._restart()
             else:
-                rewards[number] = env.episodes.move(whole_number(action))
-                moved.append(env.episodes)
-        look_together(moved)
+                rewards[number] = env.episodes.move(action if action.__class__ is int else whole_number(action))
         observation, info = self._seen()
         ends = np.array([(env.episodes.terminated, env.episodes.truncated) for env in self.envs])
-        return observation, rewards, ends[:, 0], ends[:, 1], info
+        return observation, np.array(rewards), ends[:, 0], ends[:, 1], info
 
     def _seen(self) -> tuple[Any, dict[str, Any]]:
+        """Observe all environments, which have moved or begun."""
         episodes, space, size = [env.episodes for env in self.envs], self.single_observation_space, self.num_envs
-        observations = gymnasium.vector.utils.concatenate(
-            space, [one.observation for one in episodes], gymnasium.vector.utils.create_empty_array(space, size)
-        )
+        if (seen := look_together(episodes)) is None:
+            empty = gymnasium.vector.utils.create_empty_array(space, size)
+            all_seen = gymnasium.vector.utils.concatenate(space, [one.observation for one in episodes], empty)
+            seen = all_seen, np.array([one.mask for one in episodes])
         info = {name: np.array([getattr(one, name) for one in episodes]) for name in ("now", "dt", "earned")}
-        info["action_mask"] = np.array([one.mask for one in episodes], np.int8)
-        return observations, info | {f"_{name}": np.ones(size, np.bool_) for name in info}
+        info["action_mask"] = seen[1].astype(np.int8)
+        return seen[0], info | {f"_{name}": np.ones(size, np.bool_) for name in info}
 
 
 class AdmissionVectorEnv(SchedulingVectorEnv):

@@ -13,7 +13,7 @@ tasks' weights minus a holding cost.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -98,7 +98,7 @@ class Seen:
 class Called(Reward):
     """A reward given by a function `(view, seen) -> float`, called at each step."""
 
-    def __init__(self, simulation: Simulation, function: Callable[[Any, Seen], float]):
+    def __init__(self, simulation: Simulation, function: Callable[[Any, Seen], Any]):
         super().__init__(simulation)
         self.function, self.seen, self.asked = function, Seen(), 0.0
 
@@ -111,7 +111,7 @@ class Called(Reward):
     def departed(self, task: Task) -> None:
         self.seen.gone.append(task)
 
-    def take(self, now: float) -> float:
+    def take(self, now: float) -> Any:  # what a function returns is checked later
         seen, self.seen = self.seen, Seen()
         seen.dt, self.asked = now - self.asked, now
         try:
@@ -122,39 +122,37 @@ class Called(Reward):
             raise raised("reward", getattr(self.function, "__name__", "of a function"), now, error) from error
 
 
-class Several(Reward):
-    """Several rewards of one run, all of which are notified."""
-
-    def __init__(self, simulation: Simulation, parts: Sequence[Reward]):
-        super().__init__(simulation)
-        self.parts = parts
-        for name in ("arrived", "admitted", "started", "completed", "departed", "close"):
-            setattr(self, name, partial(_notify, [getattr(part, name) for part in parts]))
-
-
-def _notify(hooks: Sequence[Callable[..., None]], *what: Any) -> None:
-    for hook in hooks:
-        hook(*what)
-
-
-class Both(Several):
-    """Two rewards of one run; only the first may give rewards ahead."""
-
-    def __init__(self, simulation: Simulation, first: Reward, plain: Reward):
-        super().__init__(simulation, (first, plain))
-        self.admitted, self.started = first.admitted, first.started  # type: ignore[method-assign]
-
-    def take(self, now: float) -> float:
-        return self.parts[0].take(now)
-
-
-class Weighted(Several):
-    """A weighted sum of other rewards."""
+class Weighted(Reward):
+    """A weighted sum of other rewards, all of which are notified."""
 
     def __init__(self, simulation: Simulation, parts: "RewardParts"):
-        makers = [parts.made.get(name, REWARDS.get(name)) for name in parts]
-        super().__init__(simulation, [make(simulation) for make in makers])  # type: ignore[misc]
+        super().__init__(simulation)
+        self.parts: list[Any] = [(parts.made.get(name) or REWARDS[name])(simulation) for name in parts]
         self.weights = list(parts.values())
+
+    def arrived(self, task: Task) -> None:
+        for part in self.parts:
+            part.arrived(task)
+
+    def admitted(self, task: Task) -> None:
+        for part in self.parts:
+            part.admitted(task)
+
+    def started(self, task: Task, end: float, least: float) -> None:
+        for part in self.parts:
+            part.started(task, end, least)
+
+    def completed(self, task: Task) -> None:
+        for part in self.parts:
+            part.completed(task)
+
+    def departed(self, task: Task) -> None:
+        for part in self.parts:
+            part.departed(task)
+
+    def close(self, record: Record) -> None:
+        for part in self.parts:
+            part.close(record)
 
     def take(self, now: float) -> float:
         return sum(weight * part.take(now) for weight, part in zip(self.weights, self.parts, strict=True))
@@ -216,8 +214,9 @@ class _InSystem(Reward):
 class Response(_InSystem):
     """Minus the seconds that tasks spend in the system."""
 
-    name, metric = "response", DEFAULT_METRIC
-    per_task = ("mean response (s)", -1.0)
+    name: ClassVar[str] = "response"
+    metric: ClassVar[str] = DEFAULT_METRIC
+    per_task: ClassVar[tuple[str, float]] = ("mean response (s)", -1.0)
 
     def worth(self, task: Task) -> float:
         return 1.0
@@ -226,8 +225,8 @@ class Response(_InSystem):
 class Slowdown(_InSystem):
     """Minus the seconds in the system, divided by each task's fastest time T*."""
 
-    name = "slowdown"
-    per_task = ("mean slowdown", -1.0)
+    name: ClassVar[str] = "slowdown"
+    per_task: ClassVar[tuple[str, float]] = ("mean slowdown", -1.0)
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
@@ -245,8 +244,9 @@ class Slowdown(_InSystem):
 class Goodput(Reward):
     """One for each task that completes in time; ahead: as soon as that is expected."""
 
-    name, metric = "goodput", "goodput_fraction"
-    per_task = ("share of tasks in time", 1.0)
+    name: ClassVar[str] = "goodput"
+    metric: ClassVar[str] = "goodput_fraction"
+    per_task: ClassVar[tuple[str, float]] = ("share of tasks in time", 1.0)
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
@@ -278,8 +278,9 @@ class Goodput(Reward):
 class ValueReward(Goodput):
     """The weight of each task that completes in time."""
 
-    name, metric = "value", "value_fraction"
-    per_task = ("value per task", 1.0)
+    name: ClassVar[str] = "value"
+    metric: ClassVar[str] = "value_fraction"
+    per_task: ClassVar[tuple[str, float]] = ("value per task", 1.0)
 
     def worth(self, task: Task) -> float:
         return task.weight
@@ -288,7 +289,8 @@ class ValueReward(Goodput):
 class Makespan(Reward):
     """Minus the seconds by which (expected) completions extend the makespan."""
 
-    name = metric = MAKESPAN
+    name: ClassVar[str] = MAKESPAN
+    metric: ClassVar[str] = MAKESPAN
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
@@ -313,8 +315,9 @@ class Energy(Reward):
     of the rest of the block is charged at once.
     """
 
-    name, metric = "energy", ENERGY
-    per_task = ("energy per task (J)", -1.0)
+    name: ClassVar[str] = "energy"
+    metric: ClassVar[str] = ENERGY
+    per_task: ClassVar[tuple[str, float]] = ("energy per task (J)", -1.0)
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
@@ -352,10 +355,11 @@ class Energy(Reward):
         return -spent
 
     def _rest(self, now: float) -> None:
-        log = reversed(self.simulation.state.recorder.device_log)
-        new = takewhile(lambda entry: entry is not self._noted, log)
+        log: Any = self.simulation.state.recorder.device_log  # Any: entries stay the objects that they are
+        recent = takewhile(lambda entry: entry is not self._noted, reversed(log))
         # The end of a waking changes nothing here, and may be taken back.
-        for entry in reversed([entry for entry in new if entry[2] != "awake"]):
+        new: Any = [entry for entry in recent if entry[2] != "awake"]
+        for entry in new[::-1]:
             time, index, what, _ = entry
             self._resting += self.power * (time - self._since)
             self._since, self._noted = time, entry
@@ -431,8 +435,7 @@ def _maker(item: Any) -> Callable[[Simulation], Reward]:
         return item
     if callable(item) and not isinstance(item, type):
         return partial(Called, function=item)
-    base = f"{Reward.__module__}.{Reward.__name__}"
-    raise UsageError(f"a reward must be a class derived from {base}, or a function; got {item!r}")
+    raise UsageError(f"a reward must be a class derived from {__name__}.Reward, or a function; got {item!r}")
 
 
 def metric_of(name: str, parts: RewardParts) -> str:
@@ -451,12 +454,14 @@ def make_reward(simulation: Simulation, parts: RewardParts) -> Reward:
 
 def raised(what: str, name: str, now: float, error: Exception) -> ScenarioError:
     """Return the error for a reward or observation that raised, with its cause."""
-    return ScenarioError(f"{what} {name} raised {type(error).__name__} at t = {now:g} s: {error}")
+    said = ScenarioError(f"{what} {name} raised {type(error).__name__} at t = {now:g} s: {error}")
+    said.__cause__ = error  # compiled code forgets it in `raise ... from error`
+    return said
 
 
 def checked(value: Any, parts: RewardParts, now: float) -> float:
     """Return a reward as a float; raise ScenarioError unless it is finite."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    number = value.__class__ is float or isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         raise ScenarioError(
             f"reward {' + '.join(parts)} must return a finite number; got {value!r:.60} at t = {now:g} s"

@@ -22,8 +22,10 @@ whatever the length of the queue.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from itertools import islice
+from operator import index
+from struct import pack
 from typing import Any, ClassVar
 
 import numpy as np
@@ -93,7 +95,7 @@ class Layout:
             return len(TASK) + kinds * len(PAIR) + len(ASKED) + context
         return len(TASK) + len(PAIR) + len(DEVICE) + kinds + context
 
-    @cached_property
+    @property
     def rows(self) -> np.ndarray:
         """Indexes into the observation (with 0 and 1 appended), one row per action.
 
@@ -101,25 +103,7 @@ class Layout:
         the state of all types and of the system; and 1 if the action waits.  So one small network can score every
         action.  For admission, the row of "accept" has the new task on all types, the row of "reject" only the state.
         """
-        kinds, tasks = len(self.types), self.window
-        zero, one = self.observation, self.observation + 1
-        pairs = tasks * len(TASK)
-        if self.decides == ADMISSION:
-            asked = self.observation - len(ASKED)
-            state = [*range(asked - len(WHOLE_SYSTEM) - kinds * len(DEVICE), asked)]
-            own_task = [*range(len(TASK)), *range(pairs, pairs + kinds * len(PAIR)), *range(asked, self.observation)]
-            return np.array([[zero] * len(own_task) + [*state, one], [*own_task, *state, zero]])
-        devices = pairs + tasks * kinds * len(PAIR)
-        context = list(range(devices, self.observation))
-        rows = []
-        for task in range(tasks):
-            for kind in range(kinds):
-                pair, device = pairs + (task * kinds + kind) * len(PAIR), devices + kind * len(DEVICE)
-                row = [task * len(TASK) + n for n in range(len(TASK))]
-                row += [pair + n for n in range(len(PAIR))] + [device + n for n in range(len(DEVICE))]
-                rows.append([*row, *(one if other == kind else zero for other in range(kinds)), *context, zero])
-        own = len(TASK) + len(PAIR) + len(DEVICE) + kinds
-        return np.array([*rows, [zero] * own + context + [one]])
+        return _rows(self)
 
     def select(self, observations: np.ndarray, which: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the feature rows of actions, each in the observation of number `which`."""
@@ -128,6 +112,29 @@ class Layout:
 
     def row(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
         return np.concatenate([observation, _PADDING])[self.rows[actions]]
+
+
+@lru_cache
+def _rows(layout: Layout) -> np.ndarray:
+    kinds, tasks = len(layout.types), layout.window
+    zero, one = layout.observation, layout.observation + 1
+    pairs = tasks * len(TASK)
+    if layout.decides == ADMISSION:
+        asked = layout.observation - len(ASKED)
+        state = [*range(asked - len(WHOLE_SYSTEM) - kinds * len(DEVICE), asked)]
+        own_task = [*range(len(TASK)), *range(pairs, pairs + kinds * len(PAIR)), *range(asked, layout.observation)]
+        return np.array([[zero] * len(own_task) + [*state, one], [*own_task, *state, zero]])
+    devices = pairs + tasks * kinds * len(PAIR)
+    context = list(range(devices, layout.observation))
+    rows = []
+    for task in range(tasks):
+        for kind in range(kinds):
+            pair, device = pairs + (task * kinds + kind) * len(PAIR), devices + kind * len(DEVICE)
+            row = [task * len(TASK) + n for n in range(len(TASK))]
+            row += [pair + n for n in range(len(PAIR))] + [device + n for n in range(len(DEVICE))]
+            rows.append([*row, *(one if other == kind else zero for other in range(kinds)), *context, zero])
+    own = len(TASK) + len(PAIR) + len(DEVICE) + kinds
+    return np.array([*rows, [zero] * own + context + [one]])
 
 
 _PADDING = np.array([0.0, 1.0], np.float32)
@@ -151,8 +158,9 @@ class Window(Scheduler):
         self._kind_of: dict[int, int] = {}
         self._waiting: dict[int, Task] = {}
         self._ordered = True
-        self._slot: dict[int, int] = {}
-        self._free_slots: list[int] = []
+        self._visible: list[Task] | None = None  # what `shown` returns, until a task comes or goes
+        self._facts: dict[int, bytes] = {}  # of each waiting task the features that are constant, as 64-bit numbers
+        self._shortest: dict[int, float] = {}  # and one of them, by which tasks may be ordered
         self._dated = 0  # waiting tasks that have a deadline
         # shown tasks and where each fits, from `anything` until the next observation
         self._looked: tuple[list[Task], list[list[bool]]] | None = None
@@ -167,17 +175,16 @@ class Window(Scheduler):
         self._capacity = [float(view.cluster.count(name)) for name in types]
         self._one_cpu_type = sum(kind.kind == "cpu" for kind in view.cluster.types.values()) == 1
         self.running = [{} for _ in types]
-        self._static = np.zeros((64, _STATIC + len(types) * len(PAIR)))
-        self._free_slots = list(range(64))[::-1]
+        self._row = f"{_STATIC + len(types) * len(PAIR)}d"
         self._modes: dict[Shape, list[list[int]]] = {}
 
-    def choose(self, observation: np.ndarray, mask: np.ndarray) -> int:
+    def choose(self, observation: np.ndarray, mask: np.ndarray) -> Any:  # a whole number, NumPy's too
         """Choose one of the actions that the mask allows."""
         raise NotImplementedError
 
     def schedule(self, view: View) -> Iterator[Decision]:
         while self.anything():
-            decision = self.decision(self.choose(*self.observe()))
+            decision = self.decision(index(self.choose(*self.observe())))
             if decision is None:
                 break
             yield decision
@@ -190,17 +197,12 @@ class Window(Scheduler):
             del self.running[kind][row]
         else:
             self._count(0, now)
-        if not self._free_slots:
-            size = len(self._static)
-            self._static = np.concatenate([self._static, np.zeros_like(self._static)])
-            self._free_slots = list(range(size, 2 * size))[::-1]
-        slot = self._slot[row] = self._free_slots.pop()
-        self._static[slot] = self._facts(task)
+        self._note_facts(task)
         self._dated += task.deadline < math.inf
         if self._waiting:
             last = next(reversed(self._waiting.values()))
             self._ordered = self._ordered and (last.arrival, last.index) < (task.arrival, row)
-        self._waiting[row] = task
+        self._waiting[row], self._visible = task, None
 
     def finished(self, task: Task) -> None:
         self._count(1, self.view.now)
@@ -217,8 +219,9 @@ class Window(Scheduler):
 
     def _leave(self, row: int) -> None:
         if (task := self._waiting.pop(row, None)) is not None:
-            self._free_slots.append(self._slot.pop(row))
+            del self._facts[row], self._shortest[row]
             self._dated -= task.deadline < math.inf
+            self._visible = None
 
     def _count(self, which: int, now: float) -> None:
         self._fade(now)
@@ -248,11 +251,17 @@ class Window(Scheduler):
         If so, call `observe` before anything changes: it reuses the placements found here.
         """
         self._fade(self.view.now)
-        tasks = self.shown()
+        tasks = self._now_shown()
         fits = self._fits(tasks) if tasks else []
-        startable = any(map(any, fits))
+        startable = any(True in there for there in fits)
         self._looked = (tasks, fits) if startable else None
         return startable
+
+    def _now_shown(self) -> list[Task]:
+        """As `shown`, but not a list of the caller's own."""
+        if self._visible is None:
+            self._visible = self.shown()
+        return self._visible
 
     def observe(self, first: Task | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return the current observation, and the mask of possible actions.
@@ -266,7 +275,7 @@ class Window(Scheduler):
     def take_look(self, first: Task | None) -> tuple[list[Task], list[list[bool]]]:
         looked, self._looked = self._looked, None
         if looked is None or first is not None:
-            tasks = self.shown(first)
+            tasks = self._now_shown() if first is None else self.shown(first)
             return tasks, self._fits(tasks)
         return looked
 
@@ -295,9 +304,10 @@ class Window(Scheduler):
         column = self.view.nodes.gpus.get(name)
         if column is None and self._one_cpu_type:
             column = self.view.nodes.cores
-        return self.view.free(name) if column is None else float(column.sum())
+        return self.view.free(name) if column is None else float(column[0] if len(column) == 1 else column.sum())
 
-    def _facts(self, task: Task) -> list[float]:
+    def _note_facts(self, task: Task) -> None:
+        """Keep the features that are constant while a task waits: a row."""
         scale = self.scale
         modes, remaining, order = task.modes, 1.0 - task.done, task.modes_by_speed()
         shortest = max(task.shortest_remaining, SHORTEST)
@@ -313,10 +323,11 @@ class Window(Scheduler):
         kind, deadline = self._number.get(best.type.name, 0), task.deadline
         due = 1.0 if deadline < math.inf else 0.0
         width = best.width / self._capacity[kind]
-        return [
-            1.0, 0.0, math.log(shortest / scale), scale / (scale + shortest), due, 1.0, width, 0.0,
+        self._shortest[task.index] = shortest
+        self._facts[task.index] = pack(
+            self._row, 1.0, 0.0, math.log(shortest / scale), scale / (scale + shortest), due, 1.0, width, 0.0,
             task.arrival, deadline, shortest, kind, best.width, *pairs,
-        ]  # fmt: skip
+        )  # fmt: skip
 
     def _fits(self, tasks: list[Task]) -> list[list[bool]]:
         places: dict[Any, Placement | None] = {}
@@ -379,7 +390,7 @@ class Window(Scheduler):
         if action == self.layout.actions - 1:
             return None
         position, kind = divmod(action, len(self.layout.types))
-        task = self.shown()[position]
+        task = self._now_shown()[position]
         placement = self.placement(task, kind)
         assert placement is not None, "the mask allows only tasks that fit"
         self.follow(task, placement, self.view.now + self.view.duration(task, placement))
@@ -403,30 +414,25 @@ def observe_together(windows: Sequence[Window], first: Task | None = None) -> tu
     """Return observations and masks, a row per window, for equal layouts and scales."""
     layout, scale, some = windows[0].layout, windows[0].scale, len(windows)
     shown, kinds = layout.window, len(layout.types)
-    rows, counts = [], []
-    fits: list[list[bool]] = []
-    for window in windows:
-        tasks, there = window.take_look(first)
-        rows.append(window._static[[window._slot[task.index] for task in tasks]])
-        counts.append(len(tasks))
-        fits += there
+    looks = [window.take_look(first) for window in windows]
+    fits, counts = [there for _, rows in looks for there in rows], [len(tasks) for tasks, _ in looks]
+    packed = [window._facts[task.index] for window, (tasks, _) in zip(windows, looks, strict=True) for task in tasks]
+    facts: Any = np.frombuffer(bytearray().join(packed)).reshape(count := len(packed), _STATIC + kinds * len(PAIR))
     own: Any
     now: Any
     work: Any
     where: Any
     if some == 1:  # by far the usual case, and the positions of several take a third of the time
-        facts, own, now = rows[0], 0, windows[0].view.now
-        count = len(facts)
+        own, now = 0, windows[0].view.now
         place, where = np.arange(count), (0, slice(count))
         order = facts[:, SHORTEST_COLUMN].argsort(kind="stable")
     else:
-        facts, own = np.concatenate(rows), np.repeat(np.arange(some), counts)
-        count, now = len(facts), np.repeat([window.view.now for window in windows], counts)
+        own, now = np.repeat(np.arange(some), counts), np.repeat([window.view.now for window in windows], counts)
         place = np.arange(count) - np.repeat(np.cumsum(counts) - counts, counts)
         where, order = (own, place), np.lexsort((facts[:, SHORTEST_COLUMN], own))
 
-    observations = np.zeros((some, layout.observation), np.float32)
-    masks = np.zeros((some, layout.actions), np.bool_)
+    observations: Any = np.zeros((some, layout.observation), np.float32)
+    masks: Any = np.zeros((some, layout.actions), np.bool_)
     shortest = facts[:, SHORTEST_COLUMN]
     of_tasks = facts[:, :_OWN]
     of_tasks[:, 1] = np.log1p((now - facts[:, _ARRIVAL]) / scale)
@@ -447,7 +453,7 @@ def observe_together(windows: Sequence[Window], first: Task | None = None) -> tu
     work = np.bincount(best, shortest * facts[:, _WIDTH], some * kinds).reshape(some, kinds).tolist()
     wanted = np.bincount(best, minlength=some * kinds).reshape(some, kinds).tolist()
     stop = end + kinds * len(DEVICE) + len(WHOLE_SYSTEM)
-    observations[:, end:stop] = list(map(Window.context, windows, work, wanted))
+    observations[:, end:stop] = [windows[i].context(work[i], wanted[i]) for i in range(some)]
     np.minimum(np.maximum(observations, -LIMIT, out=observations), LIMIT, out=observations)
     if layout.decides == ADMISSION:
         masks[:] = True
