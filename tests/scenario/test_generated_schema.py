@@ -86,25 +86,26 @@ def test_the_check_of_the_dataclass_refuses_at_its_key(source, given, key):
 
 @pytest.mark.slow
 def test_defaults_are_told_once():
-    assert with_default("Watts.", 0.0) == "Watts; 0 unless given."
-    assert with_default("Is it?", False) == "Is it? false unless given."
-    assert with_default("Time, endless unless given.", 0.0) == "Time, endless unless given."
+    assert with_default("Watts.", 0.0) == "Watts. Default: 0."
+    assert with_default("Is it?", False) == "Is it? Default: false."
+    assert with_default("Time. Default: endless.", 0.0) == "Time. Default: endless."
     assert with_default("Time.", None) == with_default("Time.", {}) == "Time."
-    assert with_default("Time.", math.inf) == "Time; no limit unless given."
-    assert with_default("Sharing.", Sharing("mps")) == "Sharing; mps unless given."
-    assert with_default("Causes.", ["timeout", "failed"]) == "Causes; timeout, failed unless given."
-    assert "reach, fitted on A100; 70.3% unless given" in json.dumps(shared_schema())
-    assert not re.search("unless given; .* unless given", json.dumps(shared_schema()).replace('"', "\n"))
+    assert with_default("Time.", math.inf) == "Time. Default: no limit."
+    assert with_default("Sharing.", Sharing("mps")) == "Sharing. Default: mps."
+    assert with_default("Causes.", ["timeout", "failed"]) == "Causes. Default: timeout, failed."
+    assert "reach, fitted on A100. Default: 70.3%." in json.dumps(shared_schema())
+    words = json.dumps(shared_schema()).replace('"', "\n")
+    assert not re.search("(unless given|Default:).*(unless given|Default:)", words)
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(("part", "key", "end"), [
-    ("PowerSpec", "idle", "nothing; 0 unless given."), ("SpanSpeedsSpec", "island", "island; 1 unless given."),
-    ("ClientsSpec", "timeout", "attempt; no limit unless given."), ("TaskMode", "batch", "profile; 64 unless given."),
-    ("TaskMode", "efficiency", "reaches; 50% unless given."), ("WorkloadEntry", "nodes", "each; 1 unless given."),
-    ("Diurnal", "period", "to the next; 1 d unless given."),
-    ("Roofline", "link_latency", "two such sums; 10 us unless given."),
-    ("ServiceSpec", "device", "runs; gpu unless given."), ("Accelerator", "kind", "accelerators; gpu unless given."),
+    ("PowerSpec", "idle", "nothing. Default: 0."), ("SpanSpeedsSpec", "island", "island. Default: 1."),
+    ("ClientsSpec", "timeout", "attempt. Default: no limit."), ("TaskMode", "batch", "profile. Default: 64."),
+    ("TaskMode", "efficiency", "reaches. Default: 50%."), ("WorkloadEntry", "nodes", "each. Default: 1."),
+    ("Diurnal", "period", "to the next. Default: 1 d."),
+    ("Roofline", "link_latency", "two such sums. Default: 10 us."),
+    ("ServiceSpec", "device", "runs. Default: gpu."), ("Accelerator", "kind", "accelerators. Default: gpu."),
 ])  # fmt: skip
 def test_what_is_used_without_a_key_is_appended(part: str, key: str, end: str):
     """The default, what code uses in place of null, what the dataclass has, in the shortest unit."""
@@ -123,7 +124,7 @@ def test_a_number_in_its_unit_is_read_as_that_number(value: float, unit: Any, te
 
 IN_WORDS = {
     "cycle": "0 says something else", "block": "0 says something else",
-    "distribution": "it says what may be left out", "cpus": "1 on cores, 0 on GPUs",
+    "cpus": "1 on cores, 0 on GPUs",
     "count": "without it all clients share one budget", "cpu": "where its cores differ from the default",
 }  # fmt: skip
 
@@ -138,8 +139,9 @@ def test_no_description_repeats_its_default():
             is_plain = isinstance(default, bool | int | float | str) and default != ""
             words = re.findall(r"\w+", str(model.model_fields[name].annotation).partition("Literal")[2])
             choices = "".join(f"|{word}" for word in words)
-            states = rf"\b(\d[\d.]*( ?\w+|%)?|one|true|false{choices}),? (on \w+ )?unless given|unless given,? .*\d"
-            if re.search(r"unless given|left out|\bdefault\b" if is_plain else rf"{states}|\bdefault\b", text):
+            value = rf"\b(\d[\d.]*( ?\w+|%)?|one|true|false{choices})"
+            states = rf"{value},? (on \w+ )?unless given|unless given,? .*\d|Default: ({value}\b|.*\d)|\bdefault\b"
+            if re.search(r"unless given|left out|\b[Dd]efault\b" if is_plain else states, text):
                 typed[name] = text
     assert typed.keys() == IN_WORDS.keys(), typed
 

@@ -154,7 +154,7 @@ class ParallelPlan:
     pipeline: Degree = 1
     """Number of pipeline stages."""
     data: Degree = field(default=1, metadata=OPTIONAL)
-    """Degree of data parallelism; unless given, the number of GPUs divided by `tensor` × `pipeline`."""
+    """Degree of data parallelism. Default: the number of GPUs divided by `tensor` × `pipeline`."""
     schedule: Schedule = "1f1b"
     """Order of the micro-batches in the pipeline."""
     chunks: Degree = 1

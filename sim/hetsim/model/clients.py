@@ -60,8 +60,8 @@ class Retry:
     size: Literal["same", "new"] = "same"
     """same: an attempt takes as long as the first; new: as long as a random call of its class."""
     budget: Fraction | None = None
-    """Maximum number of retries and hedges, as a fraction of the calls so far; at most 10 unused ones are saved; no
-    limit unless given."""
+    """Maximum number of retries and hedges, as a fraction of the calls so far; at most 10 unused ones are saved.
+    Default: no limit."""
 
     def check(self) -> None:
         if not self.on:
@@ -102,11 +102,11 @@ class Clients:
     give_up_after: Seconds = math.inf
     """Time after which the whole call is given up."""
     retry: Retry | None = None
-    """Retries of failed attempts; none unless given."""
+    """Retries of failed attempts. Default: none."""
     hedge: Hedge | None = None
-    """Hedges: further attempts of a call that is still awaited; none unless given."""
+    """Hedges: further attempts of a call that is still awaited. Default: none."""
     count: Count | None = None
-    """Number of clients, each with its own retry budget; a random client makes each call; one unless given."""
+    """Number of clients, each with its own retry budget; a random client makes each call. Default: one."""
 
     @classmethod
     def given(cls, timeout: Any = math.inf, **keys: Any) -> Clients:

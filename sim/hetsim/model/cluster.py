@@ -69,9 +69,9 @@ class Link:
     """
 
     upload: BytesPerSecond = math.inf
-    """Bytes per second from host to device; unless given, the download rate if there is one, else no limit."""
+    """Bytes per second from host to device. Default: the download rate if there is one, else no limit."""
     download: BytesPerSecond = math.inf
-    """Bytes per second from device to host; unless given, the upload rate if there is one, else no limit."""
+    """Bytes per second from device to host. Default: the upload rate if there is one, else no limit."""
     latency: Seconds = 0.0
     """Time before the first byte of each transfer."""
     duplex: Literal["full", "half"] = "full"
@@ -162,8 +162,8 @@ class Preemption:
     """How a running launch is preempted: context_switch (save its state), drain (end the block), flush (drop the
     block), or flep (yield)."""
     rate: BytesPerSecond | None = None
-    """For context_switch: the rate at which state is saved to the device's own memory; unless given, it is saved over
-    the device's link."""
+    """For context_switch: the rate at which state is saved to the device's own memory. Default: it is saved over the
+    device's link."""
     overhead: Fraction = 0.0
     """For flep: the share by which every launch on the device is slower."""
 
@@ -206,7 +206,7 @@ class Price:
     up: PerSecond = field(default=0.0, metadata=REQUIRED)
     """Price per time while up, used or not, in any currency, such as 2.5/h."""
     asleep: PerSecond = field(default=0.0, metadata=OPTIONAL)
-    """Price per time while asleep; the price of being up unless given."""
+    """Price per time while asleep. Default: the price of being up."""
 
     @classmethod
     def given(cls, up: float, asleep: float | None = None) -> Price:
@@ -234,7 +234,7 @@ class DeviceType:
     speed: Positive = 1.0
     """Speed relative to the GPU for which gpu_time is given; for a CPU: relative to the core of cpu_time."""
     memory: Bytes | None = None
-    """Memory of each device; no limit unless given."""
+    """Memory of each device. Default: no limit."""
     streams: Count = 1
     """Maximum number of launches in flight on each device; 2 overlap an upload with a compute."""
     link: Link = field(default_factory=Link, metadata=NO_KEY)
@@ -244,14 +244,14 @@ class DeviceType:
     preemption: Preemption = field(default_factory=Preemption)
     """How a running launch on the device is preempted: a kind, or a kind with its parameters."""
     multiprocessors: Count | None = None
-    """Number of streaming multiprocessors, for work given as kernels; unless given, the number of the known device with
-    the name of this type."""
+    """Number of streaming multiprocessors, for work given as kernels. Default: the number of the known device with the
+    name of this type."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
-    """Price of each device (for a CPU: of each core), as 2.5/h or with up and asleep; unless given, the price in
+    """Price of each device (for a CPU: of each core), as 2.5/h or with up and asleep. Default: the price in
     cluster.prices, else nothing."""
     peak: object | None = None
-    """Peak rates of each device (for a CPU: of a core), for work and profiles: figures, or the name of a known
-    device such as h100; looked up by the name of the type unless given."""
+    """Peak rates of each device (for a CPU: of a core), for work and profiles: figures, or the name of a known device
+    such as h100. Default: looked up by the name of the type."""
 
     def __hash__(self) -> int:
         return hash(self.name)  # only the name, for speed: types are keys in the innermost loops
@@ -269,7 +269,7 @@ class Disk:
     read: BytesPerSecond = field(metadata=REQUIRED)
     """Read rate, shared by all loads from this disk."""
     size: Bytes = field(default=math.inf, metadata=OPTIONAL)
-    """Bytes of models that the disk can store; no limit unless given."""
+    """Bytes of models that the disk can store. Default: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class NodeSpec:
     cpus: Whole = 0
     """Cores of each node."""
     memory: Bytes | None = None
-    """Host memory of each node; no limit unless given."""
+    """Host memory of each node. Default: no limit."""
     accelerators: tuple[tuple[DeviceType, int], ...] = field(default=(), metadata=NO_KEY)
     count: Whole = 1
     """Number of equal nodes."""
@@ -291,15 +291,15 @@ class NodeSpec:
     island_size: Count | None = field(default=None, metadata={"alias": "island"})
     """Number of consecutive accelerators that NVLink connects directly."""
     nvlink: Link = field(default_factory=Link, metadata=OPTIONAL)
-    """Link between the GPUs of a node, for parallel training: a rate, rate and latency, or a bandwidth curve; no limit
-    unless given."""
+    """Link between the GPUs of a node, for parallel training: a rate, rate and latency, or a bandwidth curve. Default:
+    no limit."""
     cards: Count = 1
     """Number of network cards that share the node's network rate equally, for parallel training."""
     switch: Link = field(default_factory=Link, metadata=NO_KEY)
     network: Link = field(default_factory=Link, metadata=OPTIONAL)
     """Link to all other nodes."""
     rack: Name | None = None
-    """Name of the rack of these nodes; no rack unless given."""
+    """Name of the rack of these nodes. Default: no rack."""
     # number of the first node, if these are part of a larger group of nodes (those of one rack)
     first: int | None = field(default=None, metadata=NO_KEY)
     price: Price = field(default=FREE, metadata=OPTIONAL)
@@ -310,9 +310,9 @@ class NodeSpec:
     driver_cores: Whole = 0
     """Cores that drive each accelerator of a node and run no tasks."""
     disk: Disk | None = None
-    """The disk of each node, for models; none unless given."""
+    """The disk of each node, for models. Default: none."""
     keep: Bytes = field(default=math.inf, metadata=OPTIONAL)
-    """Host memory of each node for models that replicas have loaded; no limit unless given."""
+    """Host memory of each node for models that replicas have loaded. Default: no limit."""
 
     def room(self, place: str) -> float:
         """Return the maximum bytes of models in a `place` of a node: "disk" or "host"."""
@@ -333,21 +333,21 @@ class Partition:
     default: bool = False
     """True for the partition of tasks that name no partition."""
     default_time: Seconds | None = None
-    """Time limit of tasks that request none; max_time unless given."""
+    """Time limit of tasks that request none. Default: max_time."""
     max_time: Seconds = math.inf
     """Maximum time limit that a task may request."""
     tier: Whole = 0
     """Priority tier: slurm_multifactor considers tasks of partitions with a higher tier first."""
     max_gpus: Positive | None = None
-    """Maximum GPUs that its running tasks occupy at one time, fractions included; no limit unless given."""
+    """Maximum GPUs that its running tasks occupy at one time, fractions included. Default: no limit."""
     max_cpus: Positive | None = None
-    """Maximum cores that its running tasks occupy at one time; no limit unless given."""
+    """Maximum cores that its running tasks occupy at one time. Default: no limit."""
     max_nodes: Count | None = None
-    """Maximum number of nodes on which its tasks run at one time; no limit unless given."""
+    """Maximum number of nodes on which its tasks run at one time. Default: no limit."""
     users: tuple[str, ...] | None = None
-    """Users who may use the partition; all unless given."""
+    """Users who may use the partition. Default: all."""
     accounts: tuple[str, ...] | None = None
-    """Accounts that may use the partition; all unless given."""
+    """Accounts that may use the partition. Default: all."""
     # bitmask of what its jobs compete for, its nodes by default (see `Cluster.claims`)
     claims: int = field(default=0, metadata=NO_KEY)
 

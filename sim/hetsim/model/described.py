@@ -96,9 +96,9 @@ def with_default(sentence: str, default: Any, metadata: Iterable[Any] = ()) -> s
         text = ", ".join(str(word).lower() if isinstance(word, bool) else str(word) for word in words)
     else:
         text = in_units(default, metadata)
-    if not text or re.search(r"unless given|left out|\bdefault\b", sentence):
+    if not text or re.search(r"unless given|left out|\b[Dd]efault\b", sentence):
         return sentence
-    return f"{sentence} {text} unless given." if sentence.endswith("?") else f"{sentence[:-1]}; {text} unless given."
+    return f"{sentence} Default: {text}."
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:

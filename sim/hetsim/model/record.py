@@ -33,7 +33,7 @@ class DecisionTime:
     """
 
     cycle: Seconds = 0.0
-    """Cycles begin at multiples of this time; unless given, a cycle begins as soon as something has changed."""
+    """Cycles begin at multiples of this time. Default: a cycle begins as soon as something has changed."""
     per_cycle: Seconds = 0.0
     """Time that each cycle takes before the scheduler decides."""
     per_waiting: Seconds = 0.0

@@ -66,10 +66,10 @@ class ReplicaStart:
     fixed: Seconds = 0.0
     """Time before the weights begin to load: start of container, process and engine."""
     warm: Seconds | None = None
-    """Value of `fixed` on a node where the service already had a replica; `fixed` unless given."""
+    """Value of `fixed` on a node where the service already had a replica. Default: `fixed`."""
     sources: tuple[str, ...] = field(default=("host",), metadata={"alias": "from"})
     """Where weights come from, by preference: gpu (of another replica on the node, over nvlink), host, disk, or the
-    name of a store; host unless given."""
+    name of a store. Default: host."""
     share: bool = False
     """True if a replica joins a load of its model that is in progress on the same node."""
 
@@ -151,7 +151,7 @@ class LanguageService:
     """Number of tokens per block of KV memory."""
     token_bytes: int = 0
     max_num_batched_tokens: Count | None = None
-    """Maximum tokens of a step: one per decoding sequence, plus prompt tokens; no limit unless given."""
+    """Maximum tokens of a step: one per decoding sequence, plus prompt tokens. Default: no limit."""
     max_sequences: int = 256
     max_output: int | None = None
     """Maximum answer length that each request announces; 0: it announces its exact length; None: it announces none."""

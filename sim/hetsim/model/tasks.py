@@ -66,13 +66,13 @@ class SpanSpeeds:
     island: Part = field(default=1.0, metadata=OPTIONAL)
     """Rate of a gang within one NVLink island."""
     switch: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one PCIe switch; the rate of `island` unless given."""
+    """Rate within one PCIe switch. Default: the rate of `island`."""
     node: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one node; the rate of `switch` unless given."""
+    """Rate within one node. Default: the rate of `switch`."""
     rack: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one rack; the rate of `node` unless given."""
+    """Rate within one rack. Default: the rate of `node`."""
     cluster: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate across racks; the rate of `rack` unless given."""
+    """Rate across racks. Default: the rate of `rack`."""
 
     @classmethod
     def given(cls, **rates: float) -> SpanSpeeds:
@@ -143,9 +143,9 @@ class Stopping:
     state: Bytes = 0
     """Bytes of state that are moved to the host and back."""
     interval: Seconds = math.inf
-    """Computed time between checkpoints, from which tasks resume after a fault; unless given, only stops save work."""
+    """Computed time between checkpoints, from which tasks resume after a fault. Default: only stops save work."""
     block: Seconds = 0.0
-    """Length of a kernel's blocks: drain and flush stop a kernel only between two blocks; anywhere unless given."""
+    """Length of a kernel's blocks: drain and flush stop a kernel only between two blocks. Default: at any time."""
     idempotent: bool = False
     """True if the blocks of a kernel can be discarded and run again."""
     checkpoint: Seconds = 0.0

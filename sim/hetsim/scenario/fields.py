@@ -1,4 +1,4 @@
-"""Base classes and field types of scenario models; schemas made of dataclasses."""
+"""Base classes and field types of scenario models; schemas made from dataclasses."""
 
 import dataclasses
 import math
@@ -26,7 +26,7 @@ from hetsim.model.units import Name
 
 
 class Model(Described):
-    """Base of all parts of a scenario: strict keys, frozen after validation."""
+    """Base of all parts of a scenario: unknown keys are errors, instances are frozen."""
 
     # Compiled with the scenario as a whole (`defer_build`): most are a part or a base of others.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
@@ -50,9 +50,9 @@ def looked_up(find: Callable[[str], Any], name: str) -> Any:
 
 
 class Short:
-    """Annotation: a field that also accepts a short form, expanded by `expand`.
+    """Annotation: a field that also accepts a short form, which `expand` converts.
 
-    `schema` is the JSON Schema of the short form; None: the schema of one item of the list.
+    `schema`: the JSON Schema of the short form.  None: a single item in place of a list, with the schema of the items.
     """
 
     def __init__(self, expand: Callable[[Any], Any], schema: dict[str, Any] | None = None):
@@ -80,7 +80,7 @@ OneOrMany = Short(lambda value: [value] if isinstance(value, dict) else value)
 # Schema of the plain classes of `hetsim.model`, which declare everything once.
 #
 # A dataclass names the types of its fields by those of `hetsim.model.units`.  Metadata of a field: `required` (a
-# scenario has to give it, Python does not), `optional` (null in a scenario unless given; so is a default of
+# scenario has to give it, Python does not), `optional` (null in a scenario by default; so is a default of
 # infinity), `alias` (its key in a scenario), `key` False (none: a scenario does not give it, or gives it in another
 # form).  The method `check` raises KeyProblem for what contradicts itself; the class method `given` makes an instance
 # of what a scenario gives, where that takes more than the defaults.
@@ -91,7 +91,7 @@ PLAIN: dict[Any, Any] = {bool: units.Flag}  # Replacements for types without uni
 
 
 class Mirror(Model):
-    """Base of all schemas whose keys are those of a dataclass."""
+    """Base of schemas whose keys are the fields of a dataclass (`SOURCE`)."""
 
     SOURCE: ClassVar[Any] = None
     KEYS: ClassVar[tuple[str, ...]]
@@ -102,7 +102,7 @@ class Mirror(Model):
 
     @property
     def given(self) -> dict[str, Any]:
-        """Values of the dataclass's keys: those given, and defaults that are not None."""
+        """Values of the keys that are not None, as arguments of the dataclass."""
         return {name: value for name in self.KEYS if (value := getattr(self, name)) is not None}
 
     def made(self, **more: Any) -> Any:
@@ -117,7 +117,7 @@ class Mirror(Model):
 
 
 class Keys:
-    """Annotation: a mapping with the keys of a dataclass, of which it makes an object."""
+    """Annotation: a mapping whose keys are a dataclass's fields; becomes an instance."""
 
     def __init__(self, source: type, name: str = "", **types: Any):
         self.source = source
@@ -136,13 +136,13 @@ class Keys:
 
 
 def keys_of(source: type, *only: str, **types: Any) -> Callable[[type[M]], type[M]]:
-    """Decorator: add the keys of a dataclass (or `only` these) to a schema."""
+    """Decorator: add a dataclass's fields (all, or `only` these) to a schema as keys."""
 
     return lambda model: _based(model, _model_of(source, source.__name__, types, only))
 
 
 def inline_of(other: type[BaseModel], *but: str) -> Callable[[type[M]], type[M]]:
-    """Decorator: add the keys of another schema, except `but`, as optional."""
+    """Decorator: add the keys of another schema, except `but`, as optional keys."""
     keys: dict[str, Any] = {  # None stands where a type has nothing else to be annotated with
         name: (typing.Annotated[(info.annotation, *info.metadata, None)] | None, None)
         for name, info in other.model_fields.items()

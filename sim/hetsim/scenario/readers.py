@@ -1,7 +1,7 @@
 """Table of the scenario keys that each reader supports; other keys are an error.
 
 The engine reads every key.  Other readers (queueing models, the bound of `hetsim size`, planners) list here the keys
-that they use, or that do not affect their results.  They support no key without a row.
+that they use, or that do not affect their results.  A key without a row is supported by the engine only.
 `tests/scenario/test_readers.py` checks that each key of the schema has a row, and that each row belongs to a key.
 """
 
@@ -217,7 +217,7 @@ PROCESSES = ("poisson", "renewal", "deterministic", "mmpp", "closed", "piecewise
 
 
 class ReadScenario(Protocol):
-    """Protocol of the part of a `Scenario` that exists before a run is built."""
+    """Protocol: a scenario that is validated, but not built into a run."""
 
     document: Document
     base: Path
@@ -247,7 +247,7 @@ def rows() -> dict[str, frozenset[str]]:
 
 
 def pattern_of(path: str) -> str:
-    """Return the table's key for a path; keys of a class have the rows of its entry."""
+    """Return the path as the table lists it; a class has the rows of an entry."""
     for section, other in _ALIKE.items():
         if path.startswith(section) and path != "workload.classes.weight":
             path = other + path.removeprefix(section)
@@ -264,10 +264,7 @@ def readers_of(pattern: str) -> frozenset[str] | None:
 
 
 def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None) -> list[Problem]:
-    """Return problems of the keys that a reader does not support.
-
-    entry: number of the only workload entry to check; None: check all keys.
-    """
+    """Return problems of keys that a reader does not support; `entry`: only its keys."""
     first_paths: dict[str, Path_] = {}
     for path, pattern in _unknown(scenario.document.data, (), "", reader=reader, base=scenario.base):
         other = entry is not None and path[0] == "workload" and isinstance(path[1], int) and path[1] != entry

@@ -81,7 +81,7 @@ class Scenario:
         return self.deferred_yaml(absolute_paths, warmup)()
 
     def deferred_yaml(self, absolute_paths: bool = False, warmup: str | None = None) -> Callable[[], str]:
-        """Return a function that writes the YAML of the scenario as it is now."""
+        """Return a function that later writes the scenario, as it is now, as YAML."""
         # Names of files are resolved now: later the working directory, and what lies there, may be others.
         raw = documents.with_full_paths(self.raw, self.inputs.named) if absolute_paths else self.raw
         return partial(documents.dump, raw if warmup is None else {**raw, "warmup": warmup})
@@ -89,16 +89,16 @@ class Scenario:
     def with_overrides(self, overrides: Overrides) -> Scenario:
         """Copy the scenario with some values changed.
 
-        Parameters: overrides: as for `run`.
+        Parameters: overrides: values to change, as in `hetsim.run`.
         Returns: another scenario.
         """
         return from_document(self.document.copy(), self.base, overrides)
 
     def joined(self, changed: Mapping[str, Scenario]) -> Scenario:
-        """Combine this scenario with top-level keys of scenarios derived from it.
+        """Copy the scenario, with top-level keys (such as `policy`) of other scenarios.
 
-        Parameters: changed: top-level key -> scenario that has the key's value; its value must name no files.
-        Returns: the combined scenario, which shares parts with the given ones.
+        Parameters: changed: by key, the scenario whose value is used; the value must name no files.
+        Returns: the combined scenario, which shares its parts with the given scenarios.
         """
         raw = {**self.raw, **{key: one.raw[key] for key, one in changed.items()}}
         document = Document(raw, self.file, program=self.document.program)
@@ -124,7 +124,7 @@ class Scenario:
 
     @property
     def files(self) -> list[Path]:
-        """Files that the scenario names, directly or not, and all files in its folders."""
+        """Files that were named or opened in validation, and all files in named folders."""
         paths = {*self.inputs.paths, *self.inputs.opened}
         for folder in [path for path in paths if path.is_dir()]:
             paths.update(folder.rglob("*"))
@@ -171,8 +171,8 @@ class Scenario:
     def build(self, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
         """Build the input of one run.
 
-        Parameters: seed, replication: identify the run; loads: its purpose, judging or training
-            (`hetsim.model.randomness`).
+        Parameters: seed, replication: identify the run; loads: its purpose, judging or training, which
+            determines its random numbers, too (`hetsim.model.randomness`).
         Returns: the input of the engine: cluster, tasks, policies and others.
         """
         from hetsim.scenario.building.run_input import build
@@ -268,7 +268,7 @@ def _sweep_paths(document: Document) -> Iterator[Problem]:
 
 
 def _further(document: Document, base: Path, traces: dict[int, TraceSpec]) -> list[Problem]:
-    """Return problems of traces and of valid parts, so that one report has them all."""
+    """Return problems of traces, cluster and entries, if other parts are invalid."""
     from hetsim.scenario.building.streams_and_items import check_parts
 
     problems: list[Problem] = []

@@ -5,8 +5,8 @@ A scenario names one with `process:`
     arrivals: {process: poisson, rate: 40/h}
     arrivals: {process: diurnal, mean: 20/h, amplitude: 0.6, period: 24 h}
 
-`Arrivals` is the field type of the processes in `BUILTIN`.  A process of one's own is a subclass of
-`ArrivalProcess`, registered in the entry-point group `hetsim.arrivals`.
+`Arrivals` is the type of this field.  To add a process, write a subclass of `ArrivalProcess` and register it in the
+entry-point group `hetsim.arrivals`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Deterministic(ArrivalProcess):
     steady_rate = True
     process: Literal["deterministic"]
     interval: Interval | None = None
-    """Time between two arrivals; give it in place of rate."""
+    """Time between two arrivals; in place of rate."""
     rate: Rate | None = None
-    """Arrivals per unit of time; give it in place of interval."""
+    """Arrivals per unit of time; in place of interval."""
     first: Seconds = 0.0
     """Time of the first arrival."""
 
@@ -99,10 +99,8 @@ class Closed(ArrivalProcess):
     """A closed loop of clients that each think, send one task and wait until it ends.
 
     `times` returns the first arrival of every client, after its jitter and one think time.  The engine draws each later
-    think time (`think.sample`) when the client's task completes.
-
-    `clients` is a number, or a list of [from, clients] that starts at 0 s, like the rates of `piecewise_poisson`.
-    When the number rises, new clients begin to think; when it falls, surplus clients leave as their tasks complete.
+    think time (`think.sample`) when the client's task completes.  When the number of clients rises, the new clients
+    begin with a think time; when it falls, surplus clients leave as their tasks complete.
     """
 
     closed: ClassVar[bool] = True

@@ -43,7 +43,7 @@ Q = TypeVar("Q", bound=float)  # `Seconds`, `Bytes`, ... of `hetsim.model.units`
 
 
 class OverQuantity(Described):
-    """Generic pydantic model whose parameter is a type of values, such as seconds."""
+    """Base of distributions, generic in the type of their values, such as `Seconds`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
@@ -84,7 +84,6 @@ class Distribution(OverQuantity):
         raise NotImplementedError
 
     def sample(self, rng: np.random.Generator, n: int) -> Floats:
-        """Draw n independent values."""
         raise NotImplementedError
 
 
@@ -120,8 +119,8 @@ class ArrivalProcess(Frozen):
     """Base class of arrival processes, built-in and others.
 
     A subclass is a pydantic model with a field `process: Literal["its_name"]` and its parameters.  Its `_blocks` yields
-    sorted arrays of arrival times until the process ends, drawn from `rng` only and always in the same order; the
-    caller applies the limits.
+    sorted arrays of arrival times until the process ends, and draws from `rng` only, always in the same order; `times`
+    applies the limits `until` and `count`.
 
     `closed` is True if later arrivals depend on completions; `times` then returns only the first arrivals.
     """
@@ -143,11 +142,11 @@ class ArrivalProcess(Frozen):
 
     @property
     def endless(self) -> bool:
-        """True if the process yields arrivals without end unless a limit is given."""
+        """True if the process never ends by itself, so that `times` requires a limit."""
         return True
 
     def events(self, until: float) -> float:
-        """Return the approximate number of arrivals before `until`; 0 if unknown."""
+        """Return the approximate number of draws before `until` (s); 0 if unknown."""
         rate = self.rate_mean
         return 0.0 if rate is None else rate * until
 
@@ -172,15 +171,12 @@ class ArrivalProcess(Frozen):
         return (np.concatenate(parts) if parts else np.empty(0))[:count]
 
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
-        """Yield sorted arrays of arrival times, each later than the array before.
-
-        `last` may be used to stop early; arrivals before `last` must not depend on it.
-        """
+        """Yield sorted arrays of arrival times; `last` may only be used to stop early."""
         raise NotImplementedError
 
 
 def in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
-    """Return the pairs; ValueError unless their times (first values) rise from 0 s."""
+    """Return (time, value) pairs; ValueError unless times start at 0 s and increase."""
     if pairs and pairs[0][0] != 0:
         raise ValueError(f"the first entry must start at 0 s; got {pairs[0][0]:g} s")
     for (before, _), (after, _) in zip(pairs, pairs[1:], strict=False):
@@ -190,7 +186,7 @@ def in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
 
 
 def summed(draw: Callable[[int], Floats]) -> Iterator[Floats]:
-    """Yield running sums of drawn gaps by block, bit for bit as one cumulative sum."""
+    """Yield arrival times in blocks: the running sums of the gaps that `draw` returns."""
     reached = 0.0
     while True:
         block = np.cumsum(np.concatenate([[reached], draw(BLOCK)]))[1:]

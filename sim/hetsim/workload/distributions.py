@@ -25,7 +25,7 @@ class Constant(Distribution, Generic[Q]):
     """Always `value`; a bare quantity means this distribution."""
 
     distribution: Literal["constant"] = "constant"
-    """constant; it may be left out with the whole mapping: a quantity such as 5 min means the same."""
+    """constant; a bare quantity, such as 5 min, means the same as the mapping."""
     value: Q
     """The constant value."""
 

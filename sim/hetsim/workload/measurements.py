@@ -12,5 +12,5 @@ MEASUREMENTS = {
 
 
 def reader(kind: str) -> Callable[..., Any]:
-    """Return the reader of batch-latency tables or layer profiles."""
+    """Return a reader by kind: `latencies` (of batches) or `layers` (of a network)."""
     return load_object(MEASUREMENTS[kind])

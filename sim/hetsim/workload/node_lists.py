@@ -5,9 +5,10 @@ A reader is a function registered under the name of its format, here or in the e
     def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[str, Any]]: ...
 
 Its parameters are the keys of `trace:` other than `format`, validated by their annotations.  It returns the content of
-`cluster.nodes` in a scenario file, and raises ScenarioError with file and line for what is wrong with the list.
-A reader may have an attribute `more`, a function of the path and the same keys: a conversion also writes the parts of
-a scenario that this function returns, and prints its notes.
+`cluster.nodes` in a scenario file, and raises ScenarioError with file and line for errors in the list.
+
+A reader may have an attribute `more`: a function with the same parameters that returns other parts of a scenario, such
+as `policy:`, and notes.  `hetsim trace convert` writes these parts next to the nodes, and prints the notes.
 """
 
 import re

@@ -5,8 +5,8 @@ A reader is a function registered under the name of its format, here or in the e
     def read(path: ExistingFile, *, window: Seconds = 0.0) -> TaskTable: ...
 
 Its parameters are the keys of `trace:` in a scenario other than `format`, validated by their annotations.  It raises
-ScenarioError with file, line and column for what is wrong with the file.  Everything that is drawn or decided later
-(estimates, patience, deadlines of the scenario, fitting tasks to the cluster) is done elsewhere.
+ScenarioError with file, line and column for errors in the file, and returns only what the file states; what the
+scenario adds (estimates, patience, deadlines, modes on its cluster) is added when the stream is built.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,8 +62,8 @@ LISTS = ("predecessors", "reads", "writes")
 class Curves:
     """Jobs whose speed depends on the layout of their GPUs and on progress.
 
-    `kinds`: for each kind of job its sizes, each a number of GPUs with the job's progress curve; `kind` is the index in
-    `kinds` of each row of the table.
+    `kinds[k]` lists the numbers of GPUs on which jobs of kind k can run, each with its progress curve; `kind` is the k
+    of each row of the table.
     """
 
     kinds: "Sequence[Sequence[tuple[int, TimedCurve]]]"
@@ -71,7 +71,7 @@ class Curves:
 
 
 class TimedCurve(WorkCurve, Protocol):
-    """A curve that also states how long a unit of work takes on GPUs of speed 1, in s."""
+    """A progress curve that also states the seconds of the job on GPUs of speed 1."""
 
     @property
     def seconds(self) -> float: ...
@@ -81,16 +81,16 @@ class TimedCurve(WorkCurve, Protocol):
 class TaskTable:
     """Tasks of a trace as columns of equal length, in seconds and bytes.
 
-    `times` maps `cpu_time`, `gpu_time` or `gpu_time.TYPE` to seconds, inf if a task cannot run there; `estimates` maps
-    the same names to the values that policies see, if different.  `flops`, `bytes` and `efficiency` among `numbers` are
-    the work of a row, from which its time on other types is computed (`hetsim.workload.costs.roofline`).  A trace of
-    requests has no `times`: its entry needs a `service:`.  `deadline` is an instant, `patience` a time after arrival.
-    `predecessors` contains row numbers, `reads` and `writes` names of data items, `items` the sizes of data items,
-    `hash_ids` names of the blocks of each prompt: equal names mean a common prefix.  `devices` contains the types that
-    a row may run on, separated by `|` (empty: all).  With `curves` a row has a mode for each number of GPUs on which
-    its job can run; `gpu_time` is then that of the fastest mode.  `extra` may contain `recorded_start` (an instant) and
-    `recorded_node`.  `unknown` names the columns that the reader does not interpret; those of numbers are also in
-    `extra`. `line(row)` returns the line of a row in the file, for messages.
+    `times` maps `cpu_time`, `gpu_time` or `gpu_time.TYPE` to seconds; inf means that a task cannot run on that device.
+    `estimates` maps the same names to the values that policies see, if these differ.  `numbers` may contain `flops`,
+    `bytes` and `efficiency`, the work of a row, from which its time on other types is computed (`costs.roofline`), and
+    `deadline` (an instant) and `patience` (a time after arrival).  A trace of requests has no `times`: its entry needs
+    a `service:`.  `predecessors` contains row numbers, `reads` and `writes` names of data items, `items` the sizes of
+    data items, `hash_ids` names of the blocks of each prompt: equal names mean a common prefix.  `devices` contains the
+    types that a row may run on, separated by `|` (empty: all).  With `curves` a row has a mode for each number of GPUs
+    on which its job can run; `gpu_time` is then that of the fastest mode.  `extra` may contain `recorded_start` (an
+    instant) and `recorded_node`.  `unknown` names the columns that the reader does not interpret; numeric ones are also
+    in `extra`. `line(row)` returns the line of a row in the file, for messages.
     """
 
     source: str

@@ -1,4 +1,4 @@
-"""Modes of tasks drawn from a class, and training steps of jobs on several GPUs."""
+"""Modes of tasks drawn from a class, and training steps on several GPUs."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -25,14 +25,13 @@ GIB = 2**30
 
 
 def too_large(state: float, kept: float, room: float, device: str) -> str:
-    """Return why a training plan does not fit: the memory that it needs and has."""
+    """Return the error text for weights and activations that exceed a device's memory."""
     parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
     total = f"{(state + kept) / 1e9:.4g} GB"
     return f"{parts} ({total}) exceed the {room / GIB:.4g} GiB ({room / 1e9:.4g} GB) of one {device}"
 
 
 def kinds_of(nodes: Iterable[Node]) -> list[NodeSpec]:
-    """Return the specifications of these nodes, without duplicates."""
     alike = {id(node.spec): node.spec for node in nodes}.values()
     return list({replace(s, name=None, rack=None, first=None, count=1, partitions=()): s for s in alike}.values())
 
@@ -58,7 +57,7 @@ def training_step(
     cluster: Cluster, spec: NodeSpec, nodes: int, model: formulas.Transformer, plan: formulas.ParallelPlan,
     machine: formulas.TrainingMachine,
 ) -> Exchange:  # fmt: skip
-    """Return a training step with its communication, on `nodes` nodes of kind `spec`."""
+    """Return a training step, computing and communication, on `nodes` nodes of a kind."""
     step = formulas.step(model, plan, machine)
     phases = list(formulas.phases(model, plan, machine).values())
     flops = model.flops(plan.batch, "none") / plan.gpus / machine.flops
@@ -74,7 +73,7 @@ def exchange_over(
     cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
     at_peak: float = math.nan, largest: float = 1.0, pipeline: StepPipeline | None = None,
 ) -> Exchange:  # fmt: skip
-    """Return a step with communication; its nominal seconds ignore uplinks of racks."""
+    """Return a step with communication; its nominal time ignores limits of uplinks."""
     card = min(spec.network.upload, spec.network.download) / spec.cards
     seconds = compute + filling
     for phase in phases:
@@ -95,7 +94,7 @@ Seconds = Callable[[Peak, float], np.ndarray]
 
 
 class DrawnModes:
-    """Modes and times of the tasks of one class, whatever keys state the times."""
+    """Builder of the modes and times of a class, from whichever keys state the times."""
 
     def __init__(self, demand: Demand, n: int, label: tuple[str, ...], context: Context):
         self.demand = demand
@@ -162,7 +161,7 @@ class DrawnModes:
         return mode, times * stretch_of(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
-        """Return the slowest step over the kinds of nodes, with `each` ranks per node."""
+        """Return the job's slowest step among the kinds of nodes; None: no communication."""
         if (communication := self.demand.communication) is None:
             return None
         cluster, nodes = self.context.cluster, self.demand.used("nodes")
@@ -181,7 +180,7 @@ class DrawnModes:
         self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None,
         exchange: Exchange | None = None, nodes: int | None = None,
     ) -> None:  # fmt: skip
-        """Add a mode of a GPU type, or one per entry of `scaling`; `times`: on one GPU."""
+        """Add a GPU mode, or one per number of GPUs in `scaling`; `times`: on one GPU."""
         demand = self.demand
         counts = {"": 1.0} if demand.scaling is None else demand.scaling
         stretch = 1.0
@@ -222,7 +221,7 @@ class DrawnModes:
         return self._sample(f"modes.{number}", time)
 
     def _scaled(self, kind: str, drawn: np.ndarray) -> list[tuple[DeviceType, np.ndarray]]:
-        """Return times by device type; for a kind, divided by the speed of each type."""
+        """Return times on each type of a kind (divided by its speed), or on a named type."""
         return [(one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)]
 
     def _computed(self, way: TaskMode) -> list[tuple[DeviceType, np.ndarray]]:
@@ -324,7 +323,7 @@ class DrawnModes:
 
 
 def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:
-    """Return times on cores, or on `gpus` GPUs (a share, or several with equal work)."""
+    """Return the times on `cores` cores, or on `gpus` GPUs (or a share of one)."""
     if device.kind == "cpu":
         wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
         return seconds(wide, 1.0)

@@ -1,4 +1,4 @@
-"""From a `service: {kind: llm}` entry to its modes and its `LanguageService`."""
+"""Builds the modes and the `LanguageService` of a `service: {kind: llm}` entry."""
 
 import math
 from functools import cached_property
@@ -31,7 +31,7 @@ ESTIMATE = (
     "1 to 72% too short for decode steps (most for slow hosts) and up to 35% for prompt steps; a measurement "
     "replaces it: hetsim calibrate"
 )
-"""Warning for estimated steps; the numbers are from docs/llm.md."""
+"""Warning if steps are estimated; the numbers are from docs/llm.md."""
 
 BEYOND = {"decode": "steps of", "prefill": "steps that read"}  # What the sizes of a step's tables count, in sentences
 
@@ -40,7 +40,7 @@ S = TypeVar("S")
 
 
 class DrawnRequests(Generic[S]):
-    """Base class of builders that add the service of one entry to its stream."""
+    """Base of builders of an entry's service, which they add to the entry's stream."""
 
     def __init__(self, service: S, name: str, path: Path_, context: Context):
         self.service = service
@@ -61,7 +61,7 @@ class DrawnRequests(Generic[S]):
     def _overload(
         self, rate: float, max_rate: float, limited_rate: float, servers: str, why: str, otherwise: str
     ) -> tuple[str, float] | None:
-        """Return a warning and the maximum rate if `rate` is above it; else None."""
+        """Return an overload warning and the maximum rate; None if `rate` is not above it."""
         text = f"{self.name}: {rate:.4g} requests/s arrive"
         if rate > max_rate:
             return f"{text}, but its {servers} serve at most {max_rate:.4g}/s: the queue grows without bound", max_rate
@@ -70,7 +70,7 @@ class DrawnRequests(Generic[S]):
 
 
 class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
-    """Builder of the language model of one entry; it exists while the stream is built."""
+    """Builder of the language-model service of one entry, used to build its stream."""
 
     @cached_property
     def modes(self) -> list[tuple[llm_schema.LanguageModel, Mode]]:
@@ -102,7 +102,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return f"the cluster has no accelerator {named}"
 
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
-        """Return modes and times of n requests served alone; store tokens in `extra`."""
+        """Draw n requests' tokens (into `extra`); return modes, and times if served alone."""
         if demand.tokens is None:
             text = "the lengths of prompts and answers are missing; give tokens: {prompt: ..., output: ...}"
             raise self.context.fail(self.path, text)
@@ -163,7 +163,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         stream.overload = overload
 
     def _intervals(self, stream: TaskStream) -> None:
-        """State the error range of an engine's step times; draw this run's factor."""
+        """Warn of the uncertainty of step times; draw this run's factor if `uncertain`."""
         service = self.service
         if service.interval is not None:
             interval = of_engine("measured")(*service.interval)
@@ -226,7 +226,7 @@ def request_rate(entry: WorkloadEntry, stream: TaskStream) -> float:
 
 
 def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
-    """Raise ScenarioError for requests of a trace without token counts."""
+    """Raise ScenarioError for rows in `kept` with fewer than one token."""
     problems: list[Problem] = []
     for name in TOKENS:
         if name not in table.extra:
@@ -279,7 +279,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
 
 
 def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str, str] | None:
-    """Return a key that keeps requests from joining a batch, with the reason, or None."""
+    """Return a key with which the batching policy cannot work, and why, or None."""
     service = stream.language
     assert service is not None
     if batching.by_client and stream.weight is not None and not (stream.weight > 0).all():

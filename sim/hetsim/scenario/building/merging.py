@@ -18,7 +18,7 @@ from hetsim.scenario.building.streams import Context, TaskStream, calls_of, with
 def merge(
     streams: list[TaskStream], context: Context, items: list[Item]
 ) -> tuple[Tasks, list[ClosedStream], list[Service], list[LanguageService], Calls | None]:
-    """Merge all streams into one table by arrival; tasks not sent yet (inf) come last."""
+    """Merge the streams by arrival; tasks without an arrival time yet (inf) are last."""
     counts = [len(stream) // stream.depth for stream in streams]
     streams = [with_attempts(stream, context) for stream in streams]
     sizes = [len(stream) for stream in streams]
@@ -206,7 +206,7 @@ def _join_items(tasks: Tasks, streams: list[TaskStream], order: Any) -> None:
 
 
 def _results_in_place(tasks: Tasks) -> None:
-    """Turn results that successors read into data items, which stay on their device."""
+    """Turn outputs that successors read into data items, which remain on the device."""
     if tasks.predecessors is None or tasks.bytes_out is None:
         return
     tasks.items = list(tasks.items)

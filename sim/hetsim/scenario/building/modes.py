@@ -96,7 +96,7 @@ class ModeBook:
         return interned
 
     def served(self, device: DeviceType, way: VariantSpec, gpu_memory: int, batch_limit: int, several: bool) -> Mode:
-        """Return a new mode of a service on a type of device."""
+        """Return a new mode of a service's variant on a type of device."""
         on_cpu = device.kind == "cpu"
         gpus = 0.0 if on_cpu else way.used("gpus")
         cores = (way.cpus or 1.0) if on_cpu else (way.cpus or 0.0)
@@ -162,7 +162,7 @@ class ModeBook:
         return f"{_size(mode.gpu_memory)} of GPU memory for {mode.slice or share} exceed the memory of {within}"
 
     def _parts(self, node: Node, mode: Mode) -> int:
-        """Return how many parts of a mode an empty node can run: nodes (0 or 1), or cores."""
+        """Return how many parts of a mode over several nodes an empty node can run."""
         unit = mode.unit
         assert unit is not None
         if self._room(node, unit) < max(1, unit.gpus):
@@ -172,7 +172,7 @@ class ModeBook:
         return node.cpus if not unit.memory or node.memory is None else min(node.cpus, node.memory // unit.memory)
 
     def _room(self, node: Node, mode: Mode) -> int:
-        """Return how many devices an empty node has for the mode; on cores 1 if it fits."""
+        """Return how many devices of the mode an empty node can run; on cores 0 or 1."""
         if mode.on_cpu:
             fits = node.cpu.type is mode.type and mode.millicores <= node.cpus * 1000
             return int(fits and (node.memory is None or mode.memory <= node.memory))

@@ -133,7 +133,6 @@ def _deadline(stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: 
 def _patience(
     stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: np.ndarray, random: RandomTree
 ) -> np.ndarray | None:
-    """Return the seconds after which a waiting task gives up; None: no task does."""
     rng = random.stream("patience", stream.name)
     drawn = None if entry.patience is None else entry.patience.sample(rng, len(stream))
     if "patience" not in table.numbers:
@@ -207,7 +206,7 @@ def _requests(
 
 
 def _kept_rows(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Context) -> np.ndarray:
-    """Return the rows by arrival that `skip`, `count` and `until` select."""
+    """Return the rows that `skip`, `count` and `until` select, in order of arrival."""
     if table.predecessors is not None:
         for key in ("skip", "count", "until"):
             if getattr(entry, key) is not None:
@@ -305,7 +304,7 @@ def _arrival(
 def loaded(
     arrival: np.ndarray, time: np.ndarray, shape: np.ndarray, load: float, path: Path_, context: Context
 ) -> np.ndarray:
-    """Scale the gaps between arrivals so that the cluster's load becomes `load`."""
+    """Stretch the gaps between arrivals so that the offered load becomes `load`."""
     from hetsim.results.one_run.bounds import offered_load
     from hetsim.results.one_run.modes import ModeTable
 

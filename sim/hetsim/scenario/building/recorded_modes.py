@@ -62,7 +62,7 @@ class RowModes:
 
 
 class _Way(NamedTuple):
-    """A mode of a group of rows, and the table columns with its times."""
+    """A mode of a group of rows, and the source of its times."""
 
     mode: Mode
     column: str | None  # column of the table with the times; None on a missing device, where tasks never run
@@ -84,8 +84,8 @@ class _Group:
 def modes_of_rows(rows: TraceRows, refused: dict[int, str], context: Context) -> RowModes:
     """Return the modes of each row; raise ScenarioError if a row has none.
 
-    `refused`: reasons to reject rows, by position.  If the entry's key `unfit` is `reject`, rows without a mode are
-    added to it.  Rejected rows have a placeholder as shape.
+    `refused`: reasons of rejection, by position of the row; with `unfit: reject`, rows without a mode are added.
+    Rejected rows have a placeholder as shape.  With `unfit: leave_out` rows without a mode are removed.
     """
     groups = list(_groups(rows, refused, context))
     if rows.entry.unfit == LEAVE_OUT[1]:
@@ -226,7 +226,7 @@ NODE, ANY, IF_WIDER = range(3)  # a gang may use several nodes: no, yes, or only
 
 
 def _spans(entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarray:
-    """Return by row if its gang may use several nodes: no, yes, or if wider than one."""
+    """Return by row whether its gang may use several nodes: NODE, ANY or IF_WIDER."""
     if entry.span != "recorded":
         return np.full(len(kept), ANY if entry.span == "any" else NODE, dtype=np.int8)
     if (names := table.extra.get("recorded_node")) is None:
@@ -285,7 +285,7 @@ def _mode(
     entry: WorkloadEntry, device: DeviceType, demand: dict[str, Any], profile: str, partition: Partition | None,
     span: int, context: Context, size: tuple[int, WorkCurve] | None = None,
 ) -> Mode | None:  # fmt: skip
-    """Return the mode of a row on a device type; None if the row requests no GPU."""
+    """Return a row's mode on a device type; None if it requests 0 GPUs of a GPU type."""
     values = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
     gpus = values["gpus"] = values["gpus"] if size is None else float(size[0])
     if device.kind != "cpu" and gpus == 0:

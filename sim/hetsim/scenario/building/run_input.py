@@ -128,7 +128,7 @@ def _replica_policies(stream: TaskStream, scenario: "ScenarioSource", problems: 
 
 
 def _without_age(router: Routing) -> str | None:
-    """Return why a router's signals cannot have the given refresh or delay, or None."""
+    """Return why the router cannot use its `refresh` or `delay`; None if it can."""
     if "forecast" in router.signals and (router.refresh or router.delay):
         return "the forecast uses the current state; leave out refresh and delay"
     if router.delay and not router.refresh and router.signals != ("queue",):
@@ -168,7 +168,7 @@ def make_policy(spec: PolicySpec, scenario: "ScenarioSource", problems: list[Pro
 
 
 class ScenarioSource(ReadScenario, Protocol):
-    """Protocol of the part of a `Scenario` that is used to build a run."""
+    """Protocol: the parts of a scenario from which a run is built."""
 
     notes: list[str]
 
@@ -309,9 +309,9 @@ def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
 
 
 def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
-    """Return a warning about tasks that are late even if they run alone.
+    """Return a warning about tasks that are late even if they start on arrival.
 
-    The second value is True if more than `HOPELESS` (a share) of all tasks are late, more than random sizes explain.
+    The second value is True if their share of all tasks exceeds `HOPELESS`, which random sizes do not explain.
     """
     if tasks.deadline is None or not len(tasks):
         return [], False
@@ -332,7 +332,7 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
 def true_rates(
     scenario: ScenarioSource, streams: list[TaskStream], name: str, problems: list[Problem]
 ) -> Mapping[str, Callable[[float], float]]:
-    """Return the arrival rate of each class and service, as a function of time."""
+    """Return the arrival rate (1/s) of each class and service as a function of time."""
     parts: dict[str, list[tuple[float, Any, float]]] = {}
     for stream in streams:
         number = int(stream.path[1])

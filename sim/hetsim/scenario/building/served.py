@@ -27,7 +27,7 @@ OWN = ("service", "batching")  # Path of an entry's own batching policy.
 
 
 class DrawnService(DrawnRequests[ServiceSpec]):
-    """Builder of the service of one entry; it exists while the stream is built."""
+    """Builder of the service of one entry, used to build its stream."""
 
     @cached_property
     def modes(self) -> list[tuple[Mode, ComputeStage]]:
@@ -58,7 +58,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return modes
 
     def _kept(self, device: DeviceType, way: VariantSpec) -> ReplicaKind:
-        """Return the replicas of a variant: the devices of each, and their initial number."""
+        """Return the replicas of a variant on a type of device, with their initial number."""
         gpus, weights, modes = way.used("gpus"), self.service.model or 0, self.context.modes
         kept = Demand.model_construct(gpus=gpus, cpus=way.cpus, memory=way.memory, gpu_memory=weights)
         mode = modes.mode(device, kept, name=self.name)
@@ -90,24 +90,24 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             text = f"the model and its batches need {needed / 1e9:g} GB, {where} has {there / 1e9:g} GB"
             raise self._fail("model", text)
 
-    def _limit(self, way: VariantSpec, device: Any, memory: int, there: int | None) -> int:
-        """Return the largest batch that measured sizes, max_batch and memory allow."""
+    def _limit(self, way: VariantSpec, device: Any, memory: int, capacity: int | None) -> int:
+        """Return the maximum batch that measured sizes, max_batch and GPU memory allow."""
         limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
         for stage in (way.upload, way.compute, way.download):
             if stage.measured is not None and not stage.extrapolate:
                 limit = min(limit, stage.measured.sizes[-1])
-        if way.gpu_memory_per_item and there is not None and device.kind != "cpu":
+        if way.gpu_memory_per_item and capacity is not None and device.kind != "cpu":
             batches = 1 if device.sharing.kind == "mig" else device.streams
-            room = there - (self.service.model or 0) - memory * batches
+            room = capacity - (self.service.model or 0) - memory * batches
             limit = min(limit, int(room // (batches * way.gpu_memory_per_item)))
             if limit < 1:
-                memory_there = f"the {there / 1e9:g} GB of one {device.name}"
+                memory_there = f"the {capacity / 1e9:g} GB of one {device.name}"
                 text = f"one request per stream and the model do not fit into {memory_there}"
                 raise self.context.fail((*self.path, "service"), text)
         return limit
 
     def ways(self, n: int, label: tuple[str, ...], demand: Demand) -> list[tuple[Mode, np.ndarray]]:
-        """Return modes and times of n drawn requests; store their tokens in `extra`."""
+        """Draw n requests (tokens into `extra`); return their modes and times."""
         self.extra = {} if demand.tokens is None else self._tokens_of(demand, n, label)
         return self._times(n, label)
 
@@ -190,7 +190,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return max(self._served(mode, size, each, bytes_in=bytes_in, bytes_out=bytes_out) for size in sizes)
 
     def _served(self, mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> float:
-        """Return the requests per second in batches of `size`, whose stages overlap."""
+        """Return the rate (1/s) of a mode in batches of `size` with overlapping stages."""
         up, compute, down = _stages(mode, size, each, bytes_in=bytes_in, bytes_out=bytes_out)
         longest = max(compute, up + down if mode.type.link.duplex == "half" else max(up, down))
         streams = 1 if mode.on_cpu else mode.type.streams
@@ -213,7 +213,7 @@ def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: floa
 
 
 def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
-    """Return the shortest and mean seconds of one request; only the mean if drawn."""
+    """Return minimum and mean seconds of a request (without tokens, both the mean)."""
     if compute.by_tokens:
         return float(times.min()), float(times.mean())
     mean = 0.0 if compute.per_item is None else float(compute.per_item.mean)

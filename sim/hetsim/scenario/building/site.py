@@ -25,7 +25,7 @@ SHOWN = 3  # Maximum number of reasons for rejections in a warning.
 
 
 def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Cluster:
-    """Return the cluster with the partitions that its nodes name or that `site` has."""
+    """Return the cluster with its partitions, named by nodes or listed in `site`."""
     problems: list[Problem] = []
     if any(rules.nodes for rules in site.partitions.values()):
         cluster = _told(cluster, site)

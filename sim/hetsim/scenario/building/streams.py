@@ -105,7 +105,7 @@ class Context:
     overloads: list[tuple[str, float, float]] = field(default_factory=list)  # as `RunInput.overloads`
 
     def note_unused(self, name: str, keys: Iterable[str]) -> None:
-        """Record each key `gpu_time.TYPE` whose type is not in the cluster."""
+        """Record each key `gpu_time.TYPE` whose type the cluster lacks, for a note."""
         for key in keys:
             kind = key.removeprefix(GPU_TIME)
             if key != kind:
@@ -245,7 +245,7 @@ def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
 
 
 def _bind_apart(stream: TaskStream, attempts: tuple[int, ...], changes: dict[str, Any], context: Context) -> None:
-    """Bind each attempt to a random mode, and copies of one try to different modes."""
+    """Bind each try to a random mode, and its simultaneous copies to different modes."""
     tries, copies, _ = attempts
     random, shapes = context.random.stream("apart", stream.name), changes["shape"]
     times = {key: np.full_like(changes[key], np.inf) for key in ("time", "estimate") if changes[key] is not None}
@@ -268,7 +268,7 @@ OF_SIZE = ("prompt_tokens", "output_tokens")  # Columns that are the size of a r
 
 
 def _other_sizes(stream: TaskStream, times: int, random: np.random.Generator) -> np.ndarray:
-    """Return, by call, `times` random calls of its class, from which to take sizes."""
+    """Draw `times` random calls of the same class for each call, to reuse their sizes."""
     kind = stream.shape if stream.class_code is None else stream.class_code
     kinds = np.tile(kind, (times, 1))
     drawn = np.empty(kinds.shape, np.int64)
@@ -338,8 +338,8 @@ def check_retries(
 ) -> None:  # fmt: skip
     """Raise ScenarioError for retries whose cause cannot occur in the scenario.
 
-    policies: policies of the whole run; batching: the batching policy of each stream that is a service.  `rejects` of a
-    policy states that it may reject tasks.  killing: tasks are killed at their time limits.
+    policies: policies of the whole run; batching: batching policies of the streams with a service.  A policy that may
+    reject tasks has `rejects` True.  killing: tasks are killed at their time limits.
     """
     problems: list[Problem] = []
     served = iter(batching)

@@ -31,8 +31,7 @@ M = TypeVar("M", bound=BaseModel)
 def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) -> list[Problem]:
     """Return problems of cluster and entries that concern more than one key.
 
-    Used for a scenario with other invalid keys, so that one report lists all problems.  `tables`: the traces that could
-    be read, by entry.
+    Used if other keys are invalid, so that one report has all problems.  `tables`: the readable traces, by entry.
     """
     data, context = document.data, {"base": str(base)}
     entries = _as_list(data.get("workload"))
@@ -60,7 +59,7 @@ def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) ->
 
 
 class ScenarioHorizon(Model):
-    """The key `horizon` alone, of a scenario whose other keys may be invalid."""
+    """The key `horizon`, read alone if other keys of the scenario are invalid."""
 
     horizon: Seconds | None = None
 

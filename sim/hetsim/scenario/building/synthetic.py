@@ -102,7 +102,7 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
 
 
 def _join(stream: TaskStream, entry: WorkloadEntry, name: str, context: Context, best: np.ndarray) -> None:
-    """Make one request of the tasks that arrive together; best: fastest time of each."""
+    """Make one request of the tasks of each arrival; `best`: each task's fastest time."""
     count, parts = best.shape
     labels = [one.class_ for one in entry.classes or []]
     before = [[labels.index(name) for name in one.after or ()] for one in entry.classes or []]
@@ -123,7 +123,7 @@ def _join(stream: TaskStream, entry: WorkloadEntry, name: str, context: Context,
 
 
 def _alike(arrivals: Any, demand: Demand) -> bool:
-    """Return True if the clients of a closed loop always send their requests together."""
+    """Return True if the clients of a closed loop always send requests together."""
     tokens = demand.tokens
     if tokens is None or arrivals.start_jitter:
         return False

@@ -24,7 +24,7 @@ ON_GPUS = ("gpus", "gpu_memory", "upload", "download", "bytes_in", "bytes_out")
 
 
 def check_effect(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Context) -> None:
-    """Raise ScenarioError for keys that have no effect or that mislead."""
+    """Raise ScenarioError for keys and columns with no effect or a misleading one."""
     problems: list[Problem] = []
 
     def refuse(key: str, text: str) -> None:

@@ -91,7 +91,7 @@ class Document:
                 yield number, ("workload", *((number,) if isinstance(entries, list) else ()), *keys), value
 
     def _written(self, path: Path_) -> Path_:
-        """Return the path as in the file, which has no index if a list is a single item."""
+        """Return the path as in the file: a mapping in place of a list has no index 0."""
         here, written = self.data, []
         for part in path:
             if part == 0 and isinstance(here, dict):
@@ -180,7 +180,7 @@ def dump(data: Any) -> str:
 
 
 def with_full_paths(value: Any, named: Mapping[tuple[str, str], Path], keys: tuple[str, ...] = ()) -> Any:
-    """Return data with absolute paths; `named` maps a key and its value to the path."""
+    """Return data with absolute file paths; `named`: the path by key and value."""
     if isinstance(value, dict):
         return {key: with_full_paths(inner, named, (*keys, str(key))) for key, inner in value.items()}
     if isinstance(value, list):

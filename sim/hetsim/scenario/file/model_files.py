@@ -33,7 +33,7 @@ ATTENTION = re.compile(r"attn(\*|\.\*|\$|$|\.[qkvo]\w*proj)")
 
 
 def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any]:
-    """Return the architecture in a config.json; ValueError names the key in error."""
+    """Return the architecture in the config.json `named`; errors name the key."""
     if not isinstance(named, str) or not named:
         raise ValueError(f"config: must be the name of a file; got {shown(named)}")
     path = record_input(Path(folder) / named, "config", named)
@@ -47,7 +47,7 @@ def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any
 
 
 class _Config:
-    """A config.json; the keys of the language model may be those in text_config."""
+    """A config.json; the keys may also be in its part `text_config`."""
 
     def __init__(self, read: document.Document):
         self.read = read
@@ -112,7 +112,7 @@ class _Config:
         return figures
 
     def types(self, layers: int, kind: str) -> list[str]:
-        """Return the type of attention of each layer, if the config does not list them."""
+        """Return the attention type of each layer, for a config that does not list them."""
         other, every, first = "sliding_attention", 10**9, 0
         if kind.startswith(("qwen3_5", "qwen3_next")):
             other, every = "linear_attention", self.number("full_attention_interval", default=4)
@@ -173,7 +173,7 @@ class _Config:
 
     @staticmethod
     def width(given: Any) -> str | None:
-        """Return the number format from its name, or its type and bits; None if unknown."""
+        """Return the number format of a quantization (name, or type and bits), or None."""
         if not isinstance(given, dict):
             return FORMATS.get(str(given))
         name = FORMATS.get(f"{given.get('type', 'int')} {given.get('num_bits')}")

@@ -18,7 +18,7 @@ from hetsim.scenario.file.problems import translate
 
 
 class Profiled(Mirror):
-    """A mapping whose missing keys a profile of `hetsim calibrate` may supply."""
+    """A mapping that can name a profile of `hetsim calibrate` for its missing keys."""
 
     SECTION: ClassVar[str]  # section of the file
 

@@ -51,7 +51,7 @@ def find(name: str) -> Path:
 
 
 def template(kind: str) -> list[Path]:
-    """Return the template files of a kind of folder that `hetsim new` makes, by name."""
+    """Return the files of a template of `hetsim new` (of a `kind`), sorted by name."""
     folder = _folder()
     within = [] if folder is None else sorted((folder / "templates" / kind).glob("*.*"))
     files = [path for path in within if path.is_file()]

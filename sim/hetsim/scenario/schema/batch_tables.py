@@ -35,7 +35,7 @@ INLINE = {"type": "object", "patternProperties": {"^[0-9]+$": {}}, "additionalPr
 
 
 def short(value: Any) -> Any:
-    """Expand a short form: `5 ms` is a fixed time, `{1: 5 ms, 2: 6 ms}` is a table."""
+    """Expand a short form: `5 ms` to {fixed: 5 ms}, `{1: 5 ms, 2: 6 ms}` to a table."""
     if isinstance(value, str):
         return {"fixed": value}
     if isinstance(value, dict) and any(_is_size(key) for key in value) and not KEYS & set(value):
@@ -74,14 +74,14 @@ class MeasuredSpec(Model):
     batch: Name | None = None
     """Column of the file with the batch size."""
     time: Name | None = None
-    """Column of the file with the time that policies expect; without it, the mean of the quantiles."""
+    """Column of the file with the expected time, which policies see. Default: the mean of the quantiles."""
     unit: TimeUnit | None = None
     """Unit of the times in the file, if the names of its columns do not end with one."""
     where: dict[str, str | float | bool] | None = None
-    """Select the rows of the file with these values in these columns; all rows unless given."""
+    """Values by column of the file: only rows with these values are used. Default: all rows."""
     between: Literal["linear", "step", "power"] = "linear"
     """Interpolation between two measured sizes: linear; step (the time of the next larger size); or power (the time
-    minus the fixed time of a step is a power of the size; beyond the largest size it is proportional to the size)."""
+    beyond the fixed time of a step is a power of the size, and above the largest size proportional to it)."""
     extrapolate: Flag = False
     """Allow batches larger than the largest measured size."""
     quantiles: Annotated[dict[float, str], BeforeValidator(_ranks)] | None = None
@@ -192,7 +192,7 @@ def _spread(value: Any) -> TimeSpread | None:
 
 
 def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:
-    """Return warnings about a table; `sizes` names what is counted, such as batches."""
+    """Return warnings about a table; `sizes`: words for a size, such as "batches of"."""
     texts = []
     if (fallen := table.falls(FALL)) is not None:
         size, slower = fallen

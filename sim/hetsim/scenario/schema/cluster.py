@@ -43,9 +43,9 @@ class MigLayout(Model):
     slices: Annotated[list[Annotated[float | str, BeforeValidator(_slice)]], Field(min_length=1)]
     """Shares of one GPU, or names of profiles: [0.5, 0.25, 0.25], [3g.20gb, 2g.10gb, 2g.10gb]."""
     memory: list[Annotated[Bytes, Field(gt=0)]] | None = None
-    """Memory of each slice; in proportion to its share unless given."""
+    """Memory of each slice. Default: in proportion to its share."""
     positions: list[Whole] | None = None
-    """For profiles: the first of the eight memory slices of each profile; unless given, all that NVIDIA allows."""
+    """For profiles: the first of the eight memory slices of each profile. Default: all that NVIDIA allows."""
 
     def cuts(self, family: Family | None) -> list[Layout]:
         """Return all arrangements of the profiles on a GPU; KeyProblem if there are none."""
@@ -82,7 +82,7 @@ Cutting = Annotated[MigLayout, Short(lambda v: {"slices": v} if isinstance(v, li
 
 
 def cuts_of(layouts: list[MigLayout] | None, family: Family | None, memory: int | None = None) -> tuple[Layout, ...]:
-    """Return all MIG layouts of a GPU with this memory; KeyProblem names `sharing`."""
+    """Return all MIG layouts of a GPU; KeyProblem (key `sharing`) for an invalid one."""
     every: list[Layout] = [] if layouts else list(full_layouts(family)) if family else [(Slice(1.0),)]
     for number, layout in enumerate(layouts or [None]):
         try:
@@ -118,19 +118,19 @@ class SharingSpec(Mirror):
     """Sharing of an accelerator by several launches; `sharing: mps` is a short form."""
 
     layouts: Annotated[list[Cutting], Field(min_length=1)] | None = None
-    """For mig: the layouts of one GPU, each a list of shares or profiles, or a mapping with memory or positions of its
-    slices.  Unless given: one slice of the whole GPU, or with profiles all layouts that they allow."""
+    """For mig: the layouts that a GPU can have, each a list of shares or profiles, or a mapping with memory or
+    positions of its slices. Default: the whole GPU as a single slice; with profiles, all layouts that they allow."""
     profiles: Family | None = None
     """For mig: the GPU whose profiles (1g.5gb, ...) are used: A100-40, A100-80 or H100-80."""
     pairs: dict[str, dict[str, Positive | None]] = {}
-    """Slowdown by class, then by class of the partner: measured time / time alone; null if they cannot share."""
+    """Slowdown (time with partner / time alone) by class, then by class of the partner; null if they cannot share."""
 
     def _check_keys(self) -> None:
         if self.pairs and self.kind not in ("timeslice", "mps"):
             raise KeyProblem("pairs", f"pairs need sharing timeslice or mps; got {self.kind}")
 
     def cut(self) -> Sharing:
-        """Return the sharing, with layouts made of slices and one row per pair of classes."""
+        """Return the sharing, with layouts of slices and pairs (class, other, slowdown)."""
         rows = ((one, *row) for one, others in self.pairs.items() for row in others.items())
         pairs = tuple((one, other, math.inf if slower is None else slower) for one, other, slower in rows)
         return self.made(layouts=cuts_of(self.layouts, self.profiles), pairs=pairs)
@@ -154,7 +154,7 @@ class Pcie(Profiled):
     SECTION: ClassVar = "pcie"
 
     switch: Switch | None = None
-    """The PCIe switch that several accelerators share; none unless given."""
+    """The PCIe switch that several accelerators share. Default: none."""
 
 
 Flowing = Annotated[BytesPerSecond, Field(gt=0)]
@@ -214,9 +214,9 @@ class NodeNetworkSpec(Profiled):
     curve: Curve | None = None
     """Bus bandwidth by message size, in place of out and in: [[1 MB, 9 GB/s], [1 GB, 90 GB/s]]; it must rise."""
     out: BytesPerSecond | None = None
-    """Bytes per second from this node to others; unless given, the rate of in, or no limit if in is missing too."""
+    """Bytes per second from this node to others. Default: the rate of in; no limit if in is missing, too."""
     into: BytesPerSecond | None = Field(None, alias="in")
-    """Bytes per second from others to this node; unless given, the rate of out, or no limit if out is missing too."""
+    """Bytes per second from others to this node. Default: the rate of out; no limit if out is missing, too."""
     upload: BytesPerSecond | None = None
     """Another name of out."""
     download: BytesPerSecond | None = None
@@ -255,7 +255,7 @@ class Accelerator(Mirror):
     count: Annotated[Whole, Field(le=10_000)] = 1
     """Number of these accelerators on each node."""
     pcie: Linked | None = None
-    """The accelerator's own link to the host, if it differs from the node's pcie."""
+    """The accelerator's link to the host. Default: the node's pcie."""
     sharing: Annotated[SharingSpec, KIND] = SharingSpec.model_validate({"kind": "exclusive"})
     """Sharing of each accelerator by several launches: a kind, or a mapping with its parameters."""
 
@@ -324,9 +324,9 @@ class Racks(Model):
     """Racks of nodes, and their uplinks to the other racks."""
 
     nodes: Degree | None = None
-    """Nodes per rack, assigned in order to racks r0, r1, ...; unless given, the racks that nodes name (`rack`)."""
+    """Nodes per rack, assigned in order to racks r0, r1 and so on. Default: the racks that nodes name (`rack`)."""
     uplink: Flowing | None = None
-    """Bytes per second out of each rack, and the same rate into it; no limit unless given."""
+    """Bytes per second out of each rack, and the same rate into it. Default: no limit."""
     uplinks: dict[Name, Flowing] = {}
     """Uplink rates of single racks, by name, if they differ."""
     oversubscription: Positive | None = None
@@ -356,7 +356,7 @@ class ClusterSpec(Model):
     trace: NodeList | None = None
     """A file that lists the machines, in place of nodes."""
     racks: Racks | None = None
-    """Racks and the rates of their uplinks; unless given, the racks that nodes name, without limits."""
+    """Racks and the rates of their uplinks. Default: the racks that nodes name, without limits."""
     stores: Annotated[list[Store], OneOrMany] = []
     """Stores from which replicas load models over the network."""
     contention: Literal["random", "aligned", "interleaved", "none"] = "random"
@@ -383,7 +383,7 @@ class ClusterSpec(Model):
 
 
 def listed(trace: Any, base: str) -> list[dict[str, Any]]:
-    """Return the nodes in the file of a `trace:` as the key `nodes`; else KeyProblem."""
+    """Return the nodes in the file of the key `trace`, as for the key `nodes`."""
     from hetsim import registry
     from hetsim.scenario.schema.policy import parameter_model
 

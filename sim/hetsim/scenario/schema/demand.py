@@ -97,14 +97,14 @@ def _unit_mean(value: Any) -> Any:
 
 
 class Estimates(Model):
-    """Times that policies see: true times × a drawn `error` × a fixed `factor`."""
+    """Times that policies see: true time × a random `error` × a constant `factor`."""
 
     basis: Literal["time", "mean"] = "time"
-    """Base of error and factor: each task's own time (time), or only the mean of its class (mean)."""
+    """What error and factor multiply: each task's own time (time), or the mean time of its class (mean)."""
     error: Annotated[NumberDistribution, Short(_unit_mean, {"type": "object"})] | None = None
-    """Random factor on the true time, a distribution; if it has cv but no mean, its mean is 1; none unless given."""
+    """Random factor on the true time, a distribution; if it has cv but no mean, its mean is 1. Default: none."""
     factor: Positive = 1.0
-    """Fixed factor on the true time."""
+    """Constant factor on the true time."""
 
 
 class User(Model):
@@ -146,11 +146,11 @@ class PartitionColumn(Model):
     """Partition by the value in a column: `{column: vc, names: {11cb48: research}}`."""
 
     column: Name = "partition"
-    """Column of the trace with the name of the partition (user and class are allowed)."""
+    """Column of the trace with the name of the partition; may also be user or class."""
     names: dict[str, Name] = {}
     """Partitions of the cluster by the values of the column, if the names differ."""
     others: Name | None = None
-    """Partition of tasks with any other value; if left out, they are rejected."""
+    """Partition of tasks with any other value. Default: none; they are rejected."""
 
 
 PartitionOf = Annotated[Annotated[Name, VALUE] | Annotated[PartitionColumn, MAPPING], VALUE_OR_MAPPING]
@@ -162,13 +162,13 @@ class Occupied(Model):
     USED: ClassVar = {"gpus": 1.0, "memory": 0}
 
     cpus: NotNegative | None = None
-    """Cores used; unless given, 1 for a mode on cores and 0 for a mode on GPUs."""
+    """Cores used. Default: 1 for a mode on cores, 0 for a mode on GPUs."""
     gpus: Annotated[Positive, forbid(lambda gpus: gpus > 1 and gpus != int(gpus), _BROKEN_GPUS)] | None = None
     """GPUs used by a mode on GPUs: a whole number, or a share of one GPU below 1."""
     memory: Bytes | None = None
     """Host memory used."""
     gpu_memory: Bytes | None = None
-    """Memory used on each GPU; if left out, that of the task's profile, or 0 if the task has none."""
+    """Memory used on each GPU. Default: that of the task's profile, or nothing without a profile."""
 
 
 class Held(Occupied):
@@ -192,22 +192,19 @@ class Held(Occupied):
     nodes: Degree | None = None
     """Number of nodes of a job; cpus, gpus and memory are then those on each."""
     slice: Name | None = None
-    """Profile of the MIG slice used, such as 2g.20gb, in place of gpus; unless given, any slice large enough."""
+    """Profile of the MIG slice used, such as 2g.20gb, in place of gpus. Default: any slice large enough."""
     span_speed: Annotated[Positive, Field(le=1)] | None = None
     """Speed of a gang that spans several nodes, relative to one node."""
     span_speeds: Speeds | None = None
     """Speed of a gang by the smallest unit that contains all its devices: island, switch, node, rack, cluster."""
     upload: Seconds | None = None
-    """Time of the upload alone on an idle link."""
+    """Time of the upload if no other transfer uses the link."""
     download: Seconds | None = None
-    """Time of the download alone on an idle link."""
+    """Time of the download if no other transfer uses the link."""
 
 
 class TaskMode(Held):
-    """One mode in full: devices, time, and resources.
-
-    The time is given, or computed for each type of device from `work` or a `profile`.
-    """
+    """One mode in full: devices, time (or its source), and resources."""
 
     FIRST: ClassVar = ("device", "time")
     USED: ClassVar = {"span": "node"}
@@ -217,7 +214,7 @@ class TaskMode(Held):
     time: Time | None = None
     """Time on an idle device: a quantity, a distribution, or a speedup relative to the first mode."""
     name: Name | None = None
-    """Name of the mode in tables; derived from the device unless given."""
+    """Name of the mode in tables. Default: derived from the device."""
     span: Literal["node", "any"] | None = None
     """node (all on one node) or any (cores or GPUs of several nodes)."""
 
@@ -288,7 +285,7 @@ class Demand(Held):
     USED: ClassVar = {"span": "node", "priority": 0.0, "estimates": "exact"}
 
     class_: Name | None = Field(None, alias="class")
-    """Name of the class, for tables and policies; the entry's name unless given."""
+    """Name of the class, for tables and policies. Default: the entry's name."""
     gpu_time: TimeDistribution | None = None
     """Time on a GPU of speed 1: a quantity or a distribution."""
     typed_gpu_time: Annotated[dict[str, TimeDistribution], forbid(lambda times: GPU_TIME in times, _NO_TYPE)] = Field(
@@ -304,22 +301,22 @@ class Demand(Held):
     training: TrainingSpec | None = None
     """Parallel training of a transformer, from which times and memory are computed for the GPUs of the job."""
     communication: Communication | None = None
-    """Communication among the ranks of a job, which lengthens its times; none unless given."""
+    """Communication among the ranks of a job, which lengthens its times. Default: none."""
     devices: SomeNames | None = None
-    """Types and kinds of devices for which `work`, `profile` or `training` is computed; all with a known peak unless
-    given."""
+    """Types and kinds of devices for which `work`, `profile` or `training` is computed. Default: all with a known
+    peak."""
     span: Literal["node", "any", "recorded"] | None = None
     """node (all on one node), any (cores or GPUs of several nodes), recorded (as in the trace)."""
     bytes_in: BytesDistribution | None = None
-    """Bytes to upload before computing on an accelerator, none unless given."""
+    """Bytes to upload before computing on an accelerator. Default: none."""
     bytes_out: BytesDistribution | None = None
-    """Bytes to download at the end, none unless given."""
+    """Bytes to download at the end. Default: none."""
     deadline: Limit | None = None
     """Another name of slo."""
     slo: Limit | None = None
-    """Time from arrival within which a task should complete, or a factor of its fastest time; none unless given."""
+    """Time from arrival within which a task should complete, or a multiple of its fastest time. Default: none."""
     patience: TimeDistribution | None = None
-    """Time after which a waiting task gives up, a quantity or a distribution; endless unless given."""
+    """Time after which a waiting task gives up, a quantity or a distribution. Default: never."""
     priority: Number | None = None
     """Priority for policies that use it; tasks of a higher value are first."""
     partition: PartitionOf | None = None
@@ -337,7 +334,7 @@ class Demand(Held):
     estimates: Annotated[Estimates, Short(lambda v: {} if v == "exact" else v, {"const": "exact"})] | None = None
     """Estimates of times, which policies see: exact, or with an error and a factor."""
     stopping: StoppingSpec | None = None
-    """Costs of stopping and resuming; if left out, stops cost nothing and keep all work."""
+    """Costs of stopping and resuming. Default: stops cost nothing and keep all work."""
     reads: list[Name] | None = None
     """Names of data items that must be on the device before the task computes."""
     writes: list[Name] | None = None
@@ -407,7 +404,7 @@ class Demand(Held):
                 raise KeyProblem("training", f"training defines times, memory and nodes; leave out {key}")
 
     def check_whole(self) -> None:
-        """Raise KeyProblem if class and entry contradict each other."""
+        """Raise KeyProblem if keys contradict each other, including those of the entry."""
         _check_share(self.work, self.gpus, self.scaling)
         check_nodes(self, self.cpu_time is not None)
         self._check_training()

@@ -29,22 +29,23 @@ class Disaggregated(Model):
     decode: Count
     """Number of replicas that only decode."""
     prefill_on: Name | None = None
-    """Device type of the prefill replicas, one of also_on; the service's device unless given."""
+    """Device type of the prefill replicas, one of also_on. Default: the service's device."""
     decode_on: Name | None = None
-    """Device type of the decode replicas, one of also_on; the service's device unless given."""
+    """Device type of the decode replicas, one of also_on. Default: the service's device."""
 
 
 class AlsoOn(ReplicasOn):
     """Replicas on another device type, and the keys that differ on this type."""
 
     step: StepTime | None = None
-    """Time of a step on gpus devices of this type; estimated from model and gpu if that of the service is estimated."""
+    """Time of a step on gpus devices of this type. Default: estimated from model and gpu, if the service's step is
+    estimated."""
     gpu: NamedPeak | None = None
     """Peak rates of the GPU for the estimate: a known name, or figures."""
     tensor_parallel: Count | None = None
     """Number of GPUs of a node over which each replica is divided; in place of gpus, if steps are estimated."""
     memory_share: Share | None = None
-    """Share of the devices' memory for model, keys and values; that of the service unless given."""
+    """Share of the devices' memory for model, keys and values. Default: that of the service."""
 
 
 class Drift(Model):
@@ -74,9 +75,9 @@ class KvCacheSpec(Mirror):
     FIRST: ClassVar = ("per_token", "tokens")
 
     per_token: Annotated[Bytes, Field(gt=0)] | None = None
-    """Bytes of keys and values of one token, summed over all GPUs of a replica; not needed next to tokens."""
+    """Bytes of keys and values of one token, summed over all GPUs of a replica; not needed if tokens is given."""
     tokens: Annotated[Count, Field(le=MAX_TOKENS)] | None = None
-    """Number of tokens whose keys and values a replica can store; as many as memory allows unless given."""
+    """Number of tokens whose keys and values a replica can store. Default: as many as memory allows."""
 
 
 class Prefixes(Model):
@@ -101,9 +102,9 @@ REPLACED = {"autoscale": "a policy: scale: {name: target_requests, min: 1, ...}"
 class LanguageModel(Profiled, Replicas):
     """A language model served by replicas on `gpus` devices of one node.
 
-    `model`: bytes of the weights of one replica, loaded before the run starts; the rest of the devices' memory stores
-    keys and values.  If `model` is an architecture, step times and bytes of keys and values that are not given are
-    estimated from it, `gpu` and `tensor_parallel`.
+    The weights are loaded before the run starts; the rest of the devices' memory stores keys and values.  If `model` is
+    an architecture, step times and bytes of keys and values that are not given are estimated from it, `gpu` and
+    `tensor_parallel`.
     """
 
     SECTION: ClassVar = "service"
@@ -125,40 +126,42 @@ class LanguageModel(Profiled, Replicas):
     replicas: Count | None = None
     """Number of replicas."""
     step: StepTime
-    """Time of a step on gpus devices; estimated from model, gpu and tensor_parallel unless given."""
+    """Time of a step on gpus devices. Default: estimated from model, gpu and tensor_parallel."""
     gpu: NamedPeak | None = None
     """GPU for the estimate: a name of `hetsim list models`, or matrix_flops, bandwidth, link, memory."""
     tensor_parallel: Count | None = None
     """Number of GPUs of a node over which each replica is divided; in place of gpus, if steps are estimated."""
     engine: EngineName | None = None
-    """Serving engine and its version, such as vllm-0.15, whose steps are the sum of measured kernel times and of the
-    engine's own times between kernels; for model, gpu and tensor_parallel, in place of step."""
+    """Serving engine and its version, such as vllm-0.15, in place of step: for model, gpu and tensor_parallel, a step
+    is the sum of measured kernel times and of the engine's own times between kernels."""
     uncertain: bool = False
-    """Draw an error factor for all steps of a replication, from interval or the errors of measured servers (engine)."""
+    """Draw a random factor on all steps of a replication, from interval or, with engine, from the errors on measured
+    servers."""
     interval: tuple[StepFactor, StepFactor] | None = None
-    """90 % interval of a factor on all steps, as `hetsim calibrate` writes it; without uncertain, all steps have the
-    factor in its middle (geometric mean)."""
+    """90 % interval of a factor on all steps, as `hetsim calibrate` writes it. Without uncertain, the factor is the
+    middle of the interval (geometric mean)."""
     drift: Drift | None = None
     """Random variation of a server's speed from run to run: a factor on all steps of a run, {cv: 2%, mean: 1}."""
     also_on: list[AlsoOn] = []
     """Further device types on which replicas run, or may run, in order of preference."""
     model: Weights = 0
     """Bytes of weights of one replica, on its devices together; or its architecture: a name of `hetsim list models`,
-    its figures, a file {config: config.json} (part of published weights), or one of these with changes, such as
-    {name: llama-2-70b, number_format: fp8}."""
+    its figures, a file {config: config.json} (published with the weights), or one of these with changes, such as {name:
+    llama-2-70b, number_format: fp8}."""
     memory_share: Share | None = None
     """Share of the devices' memory for model, keys and values."""
     kv: KvCacheSpec | None = None
-    """Memory that keys and values need; unless given, memory is not limited."""
+    """Memory that keys and values need. Default: memory is not limited."""
     max_num_seqs: Degree = 256
-    """Maximum number of requests in a replica; without this key, fewer if no more were measured or fit into a step."""
+    """Maximum number of requests in a replica. Without this key, it is reduced to the measured sizes of step, and to
+    the tokens that fit into a step."""
     max_output_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | Literal["exact"] | None = None
-    """Longest answer that a request announces, at which answers end; exact: each request announces its own length; none
-    unless given."""
+    """Longest answer that a request announces, at which answers end; exact: each request announces its own length.
+    Default: none."""
     preemption: Literal["recompute", "swap"] = "recompute"
     """Treatment of preempted requests when KV blocks run out: recompute, or swap to the host."""
     prefix_cache: Annotated[Prefixes, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
-    """Caching of prompt prefixes: true, or the number of tokens per hash; off unless given."""
+    """Caching of prompt prefixes: true, or {tokens: N} if each entry of hash_ids names N tokens. Default: off."""
     disaggregated: Disaggregated | None = None
     """Separate replicas for prefill and for decoding."""
     network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
@@ -184,7 +187,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def kinds(self) -> list[LanguageModel]:
-        """The service with the keys of each type of device, in order of preference."""
+        """The service once for each of its device types, with the keys for that type."""
         return [self, *(self._on(other, number) for number, other in enumerate(self.also_on))]
 
     def _on(self, other: AlsoOn, number: int) -> LanguageModel:
@@ -230,7 +233,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def share(self) -> float:
-        """The share of the devices' memory that may be used."""
+        """Share of the devices' memory that may be used; its default depends on `model`."""
         of_architecture, of_bytes = FILLED.values()
         return self.memory_share or (of_architecture if isinstance(self.model, Architecture) else of_bytes)
 
@@ -246,7 +249,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def delay(self) -> float:
-        """Seconds before a request waits at a replica: `front_end`, or that of the engine."""
+        """Seconds before a request waits at a replica: `front_end`, or else the engine's."""
         if self.engine is None or "front_end" in self.model_fields_set or self.figures is None:
             return self.front_end
         return float(of_engine("front_end")(*self.figures, self.engine))
@@ -373,12 +376,12 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def prefills_on(self) -> LanguageModel:
-        """The service with the keys of the devices on which prompts are read."""
+        """The service with the keys of the device type that reads prompts."""
         return self._named(None if self.disaggregated is None else self.disaggregated.prefill_on)
 
     @property
     def decodes_on(self) -> LanguageModel:
-        """The service with the keys of the devices on which tokens are decoded."""
+        """The service with the keys of the device type that decodes."""
         return self._named(None if self.disaggregated is None else self.disaggregated.decode_on)
 
     def _named(self, device: str | None) -> LanguageModel:

@@ -68,7 +68,7 @@ class PolicySpec:
     written: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def make(self) -> Any:
-        """Create a policy object; if the policy is a placement function, return it."""
+        """Create a policy object; for a placement function, return the function itself."""
         item = registry.policy(self.kind, self.name)
         # A policy makes its predictors itself: one for each series.
         values = {key: v if not isinstance(v, PolicySpec) else v.make if v.kind == "predictor" else v.make()
@@ -112,7 +112,7 @@ class Policies:
 
 
 def check_policies(document: Document, base: Path) -> tuple[Policies | None, list[Problem]]:
-    """Return the policies of `policy` and of services; or None, and the problems."""
+    """Return all policies (None if one is invalid), and the problems."""
     of_service, problems = _of_services(document, base, "batching")
     routing_of, more = _of_services(document, base, "routing")
     scale_of, others = _of_services(document, base, "scale")
@@ -212,7 +212,7 @@ def _check(
 
 
 def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Parameter]) -> dict[str, type | None]:
-    """Return the parameters that are policies, by class (None: a placement function)."""
+    """Return the given parameters that are policies, by class (None: a placement)."""
     inner: dict[str, type | None] = {"placement": None} if "placement" in given and "placement" in signature else {}
     for key, parameter in signature.items():
         if (wanted := inner_type(parameter)) is not None and given.get(key) is not None:
@@ -283,7 +283,7 @@ def _parameter_problems(
 
 
 def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a policy; for an order function, of its scheduler."""
+    """Return the parameters of a policy; for an order function, of the list scheduler."""
     if kind == "scheduler" and not inspect.isclass(item):
         parameters = registry.parameters(_list_scheduler())
         parameters.pop("order", None)

@@ -1,4 +1,4 @@
-"""`service:`: requests launched together in batches, and keys of its replicas."""
+"""`service:`: requests that are served in batches, and the keys of replicas."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -26,9 +26,9 @@ class ReplicasOn(Model):
     device: Name
     """Type of device of these replicas."""
     replicas: Annotated[int, Field(ge=0)] | None = None
-    """Initial number of replicas on this type; 0: replicas on it only replace others."""
+    """Initial number of replicas on this type; 0: the type is used only for replicas that are added or replaced."""
     gpus: Count | None = None
-    """Number of devices of a node that each replica uses; the service's gpus unless given."""
+    """Number of devices of a node that each replica uses. Default: the service's gpus."""
 
 
 ROLES = Annotated[tuple[Literal["prefill", "decode"], ...], Field(min_length=1), ONE_NAME]
@@ -52,12 +52,12 @@ class Replicas(Model):
     scale: ScaleSpec | None = None
     """Policy that starts and drains replicas according to the load."""
     start: Annotated[ReplicaStart, Keys(ReplicaStart, sources=SomeNames)] = ReplicaStart()
-    """Start of replicas during the run: fixed times, and the places from which the weights are loaded."""
+    """How replicas start during the run: constant times, and the places from which the weights are loaded."""
     routing: PolicyName = None
     """Routing policy of this service (which replica serves a request): a name, or name and parameters."""
 
     def check_counts(self, *others: str) -> None:
-        """Raise KeyProblem for contradictory replica numbers, or roles that do not exist."""
+        """Raise KeyProblem if keys (`others`) state the number of replicas twice."""
         if self.scale is not None and "roles" in self.scale.model_fields_set and not getattr(self, "disaggregated", 0):
             raise KeyProblem("scale.roles", "roles are for disaggregated replicas, but these are not; leave roles out")
         for other in others:
@@ -76,10 +76,7 @@ class StageSpec(MeasuredSpec, Mirror):
 
 @keys_of(ComputeTime)
 class ComputeStage(MeasuredSpec, Mirror):
-    """Compute seconds: `fixed` and `per_item`, or a measured `table`.
-
-    If requests have tokens (`tokens:` of the entry, or columns of a trace), times per token are added.
-    """
+    """Compute seconds: `fixed` and `per_item` (and per token), or a measured `table`."""
 
     per_item: TimeDistribution | None = None
     """Time for each request of the batch, a quantity or a distribution."""
@@ -108,7 +105,7 @@ class VariantSpec(Occupied):
     FIRST: ClassVar = ("name", "device", "upload", "compute", "download")
 
     name: Name | None = None
-    """Name of the variant in tables; derived from the device unless given."""
+    """Name of the variant in tables. Default: derived from the device."""
     device: Name = "gpu"
     """Type or kind of device on which it runs."""
     upload: Annotated[StageSpec, FIXED_ONLY] = StageSpec()
@@ -120,7 +117,8 @@ class VariantSpec(Occupied):
     gpu_memory_per_item: Bytes = 0
     """Memory used on each GPU per request of a batch, in addition to gpu_memory."""
     max_batch: Count | None = None
-    """Maximum requests of a batch; if left out, only memory (gpu_memory_per_item) and measured batch sizes limit it."""
+    """Maximum number of requests in a batch. Default: no limit, except by memory (`gpu_memory_per_item`) and by the
+    measured batch sizes."""
 
     def _check_keys(self) -> None:
         check_whole(self)
@@ -180,27 +178,25 @@ class FrontEndSpec(Mirror):
 class ServiceSpec(Profiled, Replicas):
     """A service: one variant inline, or several under `variants`.
 
-    `model`: bytes of weights that an accelerator must load before it serves.  `noise`: relative standard deviation of
-    all stage times.  `batching`: a policy for this service in place of the common one.  `profile`: a file of `hetsim
-    calibrate` that supplies the keys not given here.  With `replicas` or `scale` each replica has a queue and a
-    batching policy on devices of its own; without them, batches run wherever the scheduler starts them.
+    With `replicas` or `scale` each replica has a queue and a batching policy on devices of its own; without them,
+    batches run wherever the scheduler starts them.
     """
 
     SECTION: ClassVar = "service"
     FIRST: ClassVar = VariantSpec.FIRST[1:]
 
     variants: Annotated[list[VariantSpec], OneOrMany, Field(min_length=1)] | None = None
-    """Several ways to serve, each with its own device and times."""
+    """Several variants, each with its own device and times."""
     replicas: Annotated[dict[str, Annotated[int, Field(ge=0)]], NUMBER, Field(min_length=1)] | None = None
     """Number of replicas: one number, or one for each variant or type of device by name."""
     model: Bytes | None = None
-    """Bytes of weights that must be loaded on an accelerator before it serves; none unless given."""
+    """Bytes of weights that must be loaded on an accelerator before it serves. Default: none."""
     cache: ResultCacheSpec | None = None
-    """Cache of the results of popular inputs; none unless given."""
+    """Cache of the results of popular inputs. Default: none."""
     network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
     """Delay between front end and node: one time for both ways, or request and response."""
     batching: PolicyName = None
-    """Batching policy of this service in place of the common one: a name, or name and parameters."""
+    """Batching policy of this service in place of that of `policy`: a name, or name and parameters."""
 
     def _check_keys(self) -> None:
         inline = [key for key in INLINE if getattr(self, key) is not None]

@@ -18,7 +18,7 @@ from hetsim.workload.distributions import TimeDistribution
 
 @keys_of(Partition, users=Names | None, accounts=Names | None)
 class PartitionSpec(Mirror):
-    """Rules of one partition.  Either it lists its nodes, or nodes name the partition."""
+    """Rules of a partition; its nodes are listed here, or name it (`partitions`)."""
 
     nodes: Names | None = None
     """Names of nodes, with ranges as in `gpu[01-08]` and patterns as in `gpu*`."""
@@ -33,7 +33,7 @@ class SiteSpec(Model):
     at_limit: Literal["overrun", "kill"] = "overrun"
     """At their time limit, tasks continue (overrun) or are killed (kill)."""
     grace: Seconds = 0.0
-    """Time between the limit and the kill."""
+    """Time from the time limit of a task to its kill (at_limit: kill)."""
     partitions: dict[Name, Annotated[PartitionSpec, Short(lambda v: {} if v is None else v, {"type": "null"})]] = Field(
         default={}
     )
@@ -49,10 +49,7 @@ class SiteSpec(Model):
 
 @keys_of(Maintenance)
 class MaintenanceSpec(Mirror):
-    """A time window in which nodes are down.
-
-    Policies see it from the time `announced` on; with `drain`, no task starts on the nodes from then on.
-    """
+    """A planned time window in which nodes are down."""
 
     FIRST: ClassVar = ("nodes",)
 
@@ -64,8 +61,7 @@ class MaintenanceSpec(Mirror):
 class Fault(Mirror):
     """One source of faults: random (`on`), a `maintenance`, or a `file`.
 
-    `on` names kinds (gpu, node, link, uplink), types, or single devices, nodes and links.  When a node fails, each
-    other node of its rack fails at the same time with probability `together`.
+    When a node fails, each other node of its rack fails at the same time with probability `together`.
     """
 
     FIRST: ClassVar = ("name", "on", "every", "repair", "slow", "for", "together")

@@ -72,7 +72,7 @@ class StepTime(Mirror):
                 raise KeyProblem("fixed", f"fixed must not exceed any time of {name}")
 
     def times(self, figures: tuple[Architecture, Peak, int] | None) -> LinearSteps | RooflineSteps:
-        """Return the step times; a roofline requires the figures of model and GPU."""
+        """Return the step times; `figures` of model and GPU are required for a roofline."""
         if self.roofline is not None:
             assert figures is not None
             return roofline_steps(*figures, self.roofline.made(fixed=self.fixed))

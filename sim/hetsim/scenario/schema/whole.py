@@ -93,7 +93,7 @@ class ScenarioModel(Model):
     seed: Seed = 0
     """Seed of all random streams; the same seed gives the same tables to the last bit."""
     horizon: "Annotated[Seconds, forbid(lambda end: end == 0, _NO_HORIZON)] | None" = None
-    """Time at which the run ends, warm-up included; unless given, when no task waits, runs or will arrive."""
+    """Time at which the run ends, warm-up included. Default: when no task waits, runs or will arrive."""
     warmup: Warmup = 0.0
     """Tasks that arrive before this time are not measured; auto finds the time by MSER-5."""
     replications: Replications = 1
@@ -107,10 +107,10 @@ class ScenarioModel(Model):
     data: Annotated[list[DataItem], OneOrMany] = []
     """Named data items that exist before the run, for tasks to read."""
     faults: Annotated[list[Fault], OneOrMany] = []
-    """Faults: random failures, slowdowns, maintenance, files of events; none unless given."""
+    """Faults: random failures, slowdowns, maintenance, files of events. Default: none."""
     policy: "Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))]" = None
-    """A scheduler's name, or a mapping of scheduler, placement, admission, batching and routing (each a name or a
-    mapping of name and parameters) and decisions, the time that decisions take."""
+    """A scheduler's name; or a mapping with scheduler, placement, admission, batching and routing, each a name or a
+    mapping of name and parameters, and with decisions, the time that decisions take."""
     sweep: "Annotated[dict[str, Any], Short(lambda v: {} if v is None else v, {'type': 'null'})]" = {}
     """Values to try by key: a list, or a range with low and high; `hetsim sweep` runs all combinations."""
 

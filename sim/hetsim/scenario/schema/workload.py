@@ -95,7 +95,7 @@ class PipelineSpec(Model):
     profile: ExistingFile
     """File of measured layers, as for `hetsim plan partition`, relative to the scenario."""
     devices: SomeNames | None = None
-    """Types or kinds of device for stages; all accelerators with times in the profile unless given."""
+    """Types or kinds of device for stages. Default: all accelerators with times in the profile."""
     items: Degree = 1
     """Number of items per arrival: one for a request, or micro-batches of a training job."""
     training: Flag = False
@@ -134,7 +134,7 @@ class Resample(Model):
     by: Literal["user", "row"] | None = None
     """user: draw users, with all their jobs; row: rows in random order, up to gpu_demand."""
     gpu_demand: Positive | None = None
-    """By row: GPUs that all drawn rows request together, as a multiple of the cluster's GPUs."""
+    """With by: row, the GPUs that all drawn rows request together, as a multiple of the cluster's GPUs."""
 
     def _check_keys(self) -> None:
         if (self.block is None) == (self.by is None):
@@ -174,7 +174,7 @@ def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> 
 
 
 def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Resample users; return rows, number of earlier draws by row, number of users."""
+    """Resample users with their rows; return rows, copy numbers, and number of users."""
     import pandas as pd
 
     codes, names = pd.factorize(user, use_na_sentinel=False)
@@ -228,7 +228,7 @@ class DataItem(Mirror):
     """A named data item that exists at the start: on every host, or at `home`."""
 
     home: Name | None = None
-    """Node whose host memory has the item; every node unless given."""
+    """Node whose host memory has the item. Default: every node."""
 
 
 AS_RETRY = Keys(Retry, wait=Annotated[RetryWait, Keys(RetryWait)])
@@ -299,9 +299,9 @@ class WorkloadEntry(Demand):
     arrivals: Annotated[Arrivals, BeforeValidator(_named_process)] | None = None
     """The arrival process, which determines when tasks arrive, and its parameters."""
     count: Annotated[Count, Field(le=MAX_TASKS)] | None = None
-    """Maximum number of tasks of this stream; no limit unless given."""
+    """Maximum number of tasks of this stream. Default: no limit."""
     until: Seconds | None = None
-    """Time from which on no task arrives; the horizon unless given."""
+    """Time from which on no task arrives. Default: the horizon."""
     weight: Positive | None = None
     """Weight of each task, for policies and metrics that use weights."""
     classes: Annotated[list[TaskClass], OneOrMany, Field(min_length=1), _NO_WEIGHT] | None = None
@@ -322,9 +322,9 @@ class WorkloadEntry(Demand):
     resample: Resample | None = None
     """Draw the rows of a trace again in every replication."""
     clients: Annotated[Clients, AS_CLIENTS] | None = None
-    """Clients that time out, give up, retry or hedge; they wait forever unless given."""
+    """Clients that time out, give up, retry or hedge. Default: clients wait forever."""
     service: AnyService | None = None
-    """Cost of serving a request; makes this a stream of requests."""
+    """The service that serves the requests, with its costs; makes this a stream of requests."""
     pipeline: PipelineSpec | None = None
     """A measured network, cut into stages on the cluster's devices, that processes each arrival's items."""
 
@@ -350,7 +350,10 @@ class WorkloadEntry(Demand):
 
     @property
     def whole_demands(self) -> list[Demand]:
-        """Return each class's demand, gaps filled by the entry (no class: the entry's)."""
+        """Return the demand of each class, with missing values filled from the entry.
+
+        Without classes, this is the demand of the entry.
+        """
         return [one.over(self) for one in self.classes] if self.classes else [self]
 
     def _check_clients(self, clients: Clients) -> None:

@@ -64,7 +64,7 @@ def _format(value: Any) -> Any:
 
 
 class Latent(Frozen):
-    """Multi-head latent attention (DeepSeek-V2, 2024), under the names of config.json.
+    """Multi-head latent attention (DeepSeek-V2, 2024), with the keys of config.json.
 
     Per token, a layer stores `kv_lora_rank` numbers for all heads and `qk_rope_head_dim` numbers for the position.
     """
@@ -77,9 +77,10 @@ class Latent(Frozen):
 
 
 class Indexer(Frozen):
-    """Attention heads that select the `tokens` tokens of the context to be read.
+    """Attention heads that choose which `tokens` tokens of the context are read.
 
-    Sparse attention reads only these tokens.  The heads share one key of `head_size` 8-bit numbers per token and layer.
+    Sparse attention reads only the chosen tokens.  The heads share one key of `head_size` 8-bit numbers per token and
+    layer.
     """
 
     heads: Whole
@@ -108,11 +109,11 @@ class Linear(Frozen):
 
 
 class Attention(NamedTuple):
-    """Total attention of all layers that read the same `reach` of the context.
+    """Attention of all layers that read the same part of the context, added up.
 
-    `reach` is a number of tokens (None: the whole context); `bytes` is per token read.  `prompt_operations` and
-    `decode_operations` are per pair of tokens, while a prompt is read and while tokens are decoded.  Decoding with
-    latent attention multiplies the compressed numbers without expanding them.
+    `reach`: number of tokens that are read (None: the whole context).  `bytes`: keys and values, per token read.
+    `prompt_operations` and `decode_operations`: per pair of tokens, while a prompt is read and while tokens are
+    decoded. Decoding with latent attention multiplies the compressed numbers without expanding them.
     """
 
     reach: int | None
@@ -133,16 +134,16 @@ class Architecture(Frozen):
     heads: Whole
     """Number of attention heads of a layer."""
     kv_heads: Whole | None = None
-    """Number of key and value heads of a layer; `heads` unless given."""
+    """Number of key and value heads of a layer. Default: `heads`."""
     head_size: Whole | None = None
-    """Size of a head; hidden / heads unless given."""
+    """Size of a head. Default: hidden / heads."""
     latent: Latent | None = None
     """Latent attention; in place of `kv_heads` and `head_size`."""
     indexer: Indexer | None = None
     window: Whole | None = None
     """Number of tokens of context that a layer with a sliding window reads."""
     windowed_layers: Whole | None = None
-    """Number of layers with a sliding window; all layers with attention unless given."""
+    """Number of layers with a sliding window. Default: all layers with attention, if `window` is given."""
     linear: Linear | None = None
     output_gate: bool = False
     """Whether attention has an output gate of the size of its queries."""
@@ -192,7 +193,7 @@ class Architecture(Frozen):
                 raise ValueError(message)
 
     def check_parts(self, gpus: int) -> None:
-        """ValueError unless the attention heads divide evenly over the GPUs."""
+        """Raise ValueError unless the attention heads divide evenly over the GPUs."""
         if self.heads % gpus:
             raise ValueError(f"the attention heads ({self.heads}) must be a multiple of the number of GPUs ({gpus})")
 
@@ -216,10 +217,9 @@ class Architecture(Frozen):
 
     @property
     def matrices(self) -> list[tuple[str, int, int, int]]:
-        """All matrices but the input embedding, as (part, input size, output size, count).
+        """All matrices but the input embedding: (part, input size, output size, count).
 
-        `count` is the number in all layers.  The part "expert" counts one expert per layer; shared experts belong to
-        "dense".
+        `count`: the number in all layers, with one expert per layer (part "expert"); shared experts belong to "dense".
         """
         hidden, gates = self.hidden, 2 if self.gated else 1
         rows = [("attention", *shape, self.attention_layers) for shape in self._projections]
@@ -259,12 +259,12 @@ class Architecture(Frozen):
         return shapes
 
     def weights_of(self, *parts: str) -> int:
-        """Return the number of weights in these parts, with one expert per layer."""
+        """Return the number of weights in parts of `matrices`, with one expert per layer."""
         return sum(inputs * outputs * copies for part, inputs, outputs, copies in self.matrices if part in parts)
 
     @property
     def attention(self) -> int:
-        """Number of weights in the attention of all layers, routers included."""
+        """Number of weights of attention and of the routers to experts, in all layers."""
         return self.weights_of("attention", "router")
 
     @property
@@ -274,7 +274,7 @@ class Architecture(Frozen):
 
     @property
     def expert(self) -> int:
-        """Number of weights of one expert in every layer."""
+        """Number of weights of one expert per layer, summed over all layers."""
         return self.weights_of("expert")
 
     @property
@@ -355,15 +355,15 @@ class Architecture(Frozen):
         return max(1, -(-devices // self._kv_heads))
 
     def read(self, devices: int) -> float:
-        """Return the bytes of traffic, per token of context, to decode one token.
+        """Return the bytes of memory traffic, per token of context, to decode one token.
 
-        The figure is that of all `devices` GPUs together, in a context of `CONTEXT` tokens.
+        The traffic is that of all `devices` GPUs together, in a context of `CONTEXT` tokens.
         """
         kept = sum(one.bytes * one.share(CONTEXT) for one in self.attentions)
         return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT
 
     def stored(self, devices: int) -> int:
-        """Return the memory per token (bytes, all GPUs) of a context of `CONTEXT` tokens."""
+        """Return the bytes stored per token (all GPUs) for a context of `CONTEXT` tokens."""
         if self.indexer is not None:  # it may choose any token
             return self.bytes_per_token * self._copies(devices)
         return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)
@@ -373,7 +373,7 @@ MODELS: dict[str, Architecture] = shipped(Architecture, __file__, "models.yaml")
 
 
 def model(name: str) -> Architecture:
-    """Return the architecture `name` of `MODELS`; UnknownName if there is none."""
+    """Return the architecture `name` of `MODELS`; raise UnknownName for other names."""
     if name not in MODELS:
         raise UnknownName("model", name, MODELS)
     return MODELS[name]

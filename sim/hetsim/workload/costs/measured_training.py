@@ -5,8 +5,8 @@ Step times between measured batch sizes are interpolated linearly; for placement
 are interpolated linearly between numbers of nodes, of GPUs and of samples.  One step with s times the samples of the
 smallest batch advances the training as much as (var + sqr) / (var / s + sqr) steps with the smallest batch (var:
 variance, sqr: squared norm of the gradient), so that doubling the batch gains less and less.  A batch too large for
-the GPUs is processed in several passes, and only the last pass synchronizes.
-A job completes at the progress of the last epoch that all measured trainings reached.
+the GPUs is processed in several passes, and only the last pass synchronizes.  A job is complete when it reaches the
+progress that all measured trainings have reached.
 """
 
 import math
@@ -37,7 +37,7 @@ class StepModel:
 
     @classmethod
     def fitted(cls, rows: np.ndarray) -> "StepModel":
-        """Fit the coefficients by least squares of logarithms, with a small penalty."""
+        """Fit the coefficients to rows of nodes, GPUs, local batch, step and sync seconds."""
         from scipy.optimize import least_squares
 
         nodes, gpus, local, step, sync = rows.T
@@ -60,7 +60,7 @@ class StepModel:
         return self.figures[0] + self.figures[1] * local
 
     def seconds(self, nodes: Any, gpus: Any, local: np.ndarray, more: np.ndarray) -> np.ndarray:
-        """Return the seconds of a step that has `more` passes before the last pass."""
+        """Return the seconds of a step; `more`: additional passes without synchronization."""
         over_fixed, over_each, within_fixed, within_each, power = self.figures[2:]
         beyond = np.maximum(np.asarray(gpus) - 2.0, 0.0)
         within = np.where(np.asarray(gpus) > 1, within_fixed + within_each * beyond, 1e-8)
@@ -106,7 +106,7 @@ class Application:
         return (self.gpus_per_node,) * full + ((rest,) if rest else ())
 
     def step_times(self, layout: Layout, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the seconds of a step and of its synchronization; NaN where not measured."""
+        """Return the seconds of a step and of its synchronization; NaN if not measured."""
         turned = min(layout[i:] + layout[:i] for i in range(len(layout)))
         if (rows := self.steps.get(turned)) is not None:
             outside = (local < rows[0, 0]) | (local > rows[-1, 0])
@@ -129,7 +129,7 @@ class Application:
         return LinearNDInterpolator(self.spread[:, :3], self.spread[:, 3:])
 
     def gain(self, batch: np.ndarray, epoch: int) -> np.ndarray:
-        """Return the progress of a step with each batch, in steps of the smallest batch."""
+        """Return the progress of a step by batch size, in steps of the smallest batch."""
         sizes = self.batch_sizes
         sqr, var = (np.interp(batch, sizes, [self.epochs[size][epoch, column] for size in sizes]) for column in (2, 3))
         return (var + sqr) / (var * sizes[0] / batch + sqr)
@@ -184,7 +184,7 @@ class TrainingCurve:
     @cached_property
     def seconds(self) -> float:
         """Seconds of the whole job on the packed layout; inf if the job cannot run there."""
-        return float(self._of(self.packed, 1.0)[1][-1])
+        return float(self._rates_and_times(self.packed, 1.0)[1][-1])
 
     @cached_property
     def _ends(self) -> np.ndarray:
@@ -195,8 +195,8 @@ class TrainingCurve:
     def _known(self) -> dict[Layout, tuple[np.ndarray, np.ndarray]]:
         return {}
 
-    def _of(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return, by epoch, the fraction of work in `unit` s; and 0 with the end times."""
+    def _rates_and_times(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the fraction of work per `unit` s by epoch, and the bounds of epochs."""
         progress = self.application.progress
         with np.errstate(divide="ignore"):
             rates = self.application.speeds(layout, self.batch) / progress[-1] * unit
@@ -205,7 +205,7 @@ class TrainingCurve:
 
     def _on(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
         if (steps := self._known.get(layout)) is None:
-            steps = self._known[layout] = self._of(layout, self.seconds)
+            steps = self._known[layout] = self._rates_and_times(layout, self.seconds)
         return steps
 
     def seconds_left(self, layout: Layout, done: float) -> float:

@@ -61,8 +61,6 @@ Layer = Callable[[Shape], LayerCosts]
 
 
 def _convolution(filters: int, kernel: int, stride: int = 1, same: bool = False) -> Layer:
-    """Return a k × k convolution of (height, width, channels), padded if `same`."""
-
     def costs(shape: Shape) -> LayerCosts:
         lost = 0 if same else kernel - 1
         output = (*(math.ceil((size - lost) / stride) for size in shape[:2]), filters)
@@ -93,12 +91,10 @@ def _pool(size: int) -> Layer:
 
 
 def _dense(units: int, output: Shape = ()) -> Layer:
-    """Return a fully connected layer of `units` outputs, arranged in shape `output`."""
     return lambda shape: LayerCosts(output or (units,), (math.prod(shape) + 1) * units, 2 * math.prod(shape) * units)
 
 
 def _embedding(vocabulary: int, dimension: int) -> Layer:
-    """Return a table lookup: (tokens,) becomes (tokens, dimension)."""
     return lambda shape: LayerCosts((*shape, dimension), vocabulary * dimension, rows=math.prod(shape) * dimension)
 
 
@@ -164,7 +160,7 @@ class LayerNetwork:
 
 @dataclass(frozen=True)
 class Passes:
-    """Forward and backward passes of a step; `updated`: the step changes the weights."""
+    """Passes of a step through a network; `updated`: the step changes its weights."""
 
     network: LayerNetwork
     forward: int = 1
@@ -180,10 +176,7 @@ class Passes:
 
 @dataclass(frozen=True)
 class Profile:
-    """A deep-learning workload: its training step, inference step and input.
-
-    `parameters`, `flops` and `activation_memory` (bytes) add up all networks, for one sample and the forward pass.
-    """
+    """A deep-learning workload: its training step, inference step and input."""
 
     name: str
     kind: Kind
@@ -198,12 +191,12 @@ class Profile:
 
     @property
     def flops(self) -> int:
-        """Operations of one forward pass of all networks on one sample, added up."""
+        """Operations of the forward passes of all networks on one sample."""
         return sum(passes.network.flops for passes in self._passes(self.kind))
 
     @property
     def bytes(self) -> int:
-        """Bytes moved by one forward pass of all networks on one sample, added up."""
+        """Bytes moved by the forward passes of all networks on one sample."""
         networks = [passes.network for passes in self._passes(self.kind)]
         return sum(one.weight_traffic(1) + one.activation_traffic for one in networks)
 
@@ -215,7 +208,7 @@ class Profile:
         return self.training if kind == "training" else self.inference
 
     def step(self, kind: Kind | None = None, batch: int = BATCH, efficiency: float = EFFICIENCY) -> Work:
-        """Return the work of one step on a batch; `kind` None: the profile's own kind."""
+        """Return the work of a step; `kind`: training or inference (None: its own)."""
         flops = moved = kernels = 0  # whole numbers, exact
         for passes in self._passes(kind or self.kind):
             network = passes.network
@@ -305,16 +298,12 @@ def profile(name: str) -> Profile:
 
 @dataclass(frozen=True)
 class ProfileUse:
-    """A profile as a scenario uses it: `{profile: cnn_training, steps: 2000}`.
-
-    `efficiency`: the fraction of the device's peak rates that such small networks reach, without the launch overheads;
-    an assumption to calibrate.
-    """
+    """A profile as a scenario uses it: `{profile: cnn_training, steps: 2000}`."""
 
     profile: str
     batch: int = BATCH
     steps: Distribution = field(default_factory=lambda: Constant(value=STEPS))
-    efficiency: float = EFFICIENCY
+    efficiency: float = EFFICIENCY  # fraction of the peak rates reached by small networks; to be calibrated
 
     @property
     def work(self) -> Work:

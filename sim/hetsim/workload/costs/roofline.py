@@ -45,8 +45,6 @@ class Peak(Frozen):
     """Peak rates and sizes of a device: one GPU, one CPU core or one CPU socket.
 
     The fields from `multiprocessors` on describe a GPU's streaming multiprocessors; only `KernelLaunch` needs them.
-    Shared memory and registers are per multiprocessor.  `shared_memory_reserved` is what the system adds to each block;
-    `warps_to_saturate` is the number of resident warps that hides latencies (1: any launch runs at the full rate).
     """
 
     flops: OperationsPerSecond
@@ -118,7 +116,7 @@ DEVICES: dict[str, Peak] = shipped(Peak, __file__, "devices.yaml")
 
 
 def device(name: str) -> Peak:
-    """Return the peaks of a device in `DEVICES`; UnknownName with a suggestion."""
+    """Return the peak rates of a device in `DEVICES`; raise UnknownName for others."""
     if name not in DEVICES:
         raise UnknownName("device", name, DEVICES)
     return DEVICES[name]
@@ -147,10 +145,7 @@ Dimensions = Annotated[list[Whole], Field(min_length=1, max_length=3), BeforeVal
 
 
 class KernelLaunch(Frozen):
-    """Launch configuration of a GPU kernel: `{grid: 16, block: 64}`, up to 3 axes.
-
-    `registers` are per thread, `shared_memory` is per block.
-    """
+    """Launch configuration of a GPU kernel: `{grid: 16, block: 64}`, up to 3 axes."""
 
     grid: Dimensions
     """Number of blocks in the grid: one whole number, or one for each of up to three axes."""
@@ -243,10 +238,8 @@ def kernel_time(
 class Work(Frozen):
     """Work to be timed on any device: `{flops: 3 GFLOP, bytes: 200 MB, steps: 1000}`.
 
-    flops, bytes, `kernels` and `launch` are those of one step.  Each kernel of a step pays the launch overhead;
-    `launch_overhead` defaults to the device's.  With `launch`, a GPU's time is computed from thread blocks; flops and
-    bytes are then those of all kernels of the step together, which have the same launch configuration.  `share` is the
-    share of the device that the work requires.
+    With `launch`, a GPU's time is computed from thread blocks; flops and bytes are then those of all kernels of a step
+    together, which have the same launch configuration.
     """
 
     flops: Operations
@@ -256,13 +249,14 @@ class Work(Frozen):
     efficiency: Fraction = 1.0
     """Fraction of the device's peak rates that the work reaches."""
     launch_overhead: Seconds | None = None
-    """Time to start a kernel; the device's own overhead unless given."""
+    """Time to start a kernel. Default: the device's own overhead."""
     steps: Annotated[int, Field(ge=0, strict=True)] = 1
     """Number of steps."""
     kernels: Whole = 1
     """Number of kernels per step; each kernel pays the launch overhead."""
     launch: KernelLaunch | None = None
-    """Thread blocks of the kernels, from which a GPU's time is computed; not used unless given."""
+    """Thread blocks of the kernels, from which a GPU's time is computed. Default: computed from flops and bytes
+    alone."""
     share: Fraction = 1.0
     """Share of the device that the work demands."""
 
@@ -271,7 +265,7 @@ class Work(Frozen):
         _require_share("share", self.share)
 
     def step_seconds(self, peak: Peak, share: float | None = None) -> float:
-        """Return the seconds of one step; `share` None: on the share that the work needs."""
+        """Return the seconds of a step on a share of a device (None: the work's share)."""
         share = self.share if share is None else share
         overhead = peak.launch_overhead if self.launch_overhead is None else self.launch_overhead
         if self.launch is None or not peak.is_gpu:
@@ -284,7 +278,7 @@ class Work(Frozen):
         return self.kernels * kernel
 
     def parts(self, peak: Peak) -> tuple[float, float, float, float]:
-        """Return the seconds of launches, of operations, of traffic, and the bytes moved."""
+        """Return seconds of launches, operations and traffic, and bytes, over all steps."""
         overhead = self.steps * self.kernels * (
             peak.launch_overhead if self.launch_overhead is None else self.launch_overhead
         )
@@ -340,7 +334,10 @@ class Efficiency:
 
 
 def roofline_steps(model: Architecture, gpu: Peak, devices: int, reached: Efficiency) -> RooflineSteps:
-    """Return step times on `devices` GPUs whose `matrix_flops` and `link` are known."""
+    """Return a model's step times on `devices` GPUs that reach these efficiencies.
+
+    `gpu` must state `matrix_flops` and, for several devices, `link`.
+    """
     fast = gpu.matrix_peak(model.number_format.arithmetic)
     assert gpu.matrix_flops is not None and fast is not None
     read = 1.0 / (devices * gpu.bandwidth * reached.memory)

@@ -56,9 +56,8 @@ class Renewal(ArrivalProcess):
 class MarkovModulatedPoisson(ArrivalProcess):
     """Poisson arrivals at rate `rates[state]`; the state is a Markov chain (MMPP).
 
-    Either `switching[i][j]` is the transition rate from state i to j, with 0 on the diagonal; or `holding[i]` is the
-    mean time in state i, and the states follow each other in a cycle.  The chain starts in its stationary distribution:
-    then `rate_mean` is valid from time 0 on.
+    `switching[i][j]` is the transition rate from state i to j.  The chain starts in its stationary distribution, so
+    that the expected rate is `rate_mean` at every time.
 
     Reference: Fischer, Meier-Hellstern, The Markov-modulated Poisson process (MMPP) cookbook (1993).
     """
@@ -91,7 +90,6 @@ class MarkovModulatedPoisson(ArrivalProcess):
 
     @property
     def switching_rates(self) -> Any:
-        """Transition rates between states, as a matrix."""
         if self.switching is not None:
             return np.array(self.switching, dtype=float)
         assert self.holding is not None
@@ -99,7 +97,7 @@ class MarkovModulatedPoisson(ArrivalProcess):
 
     @property
     def stationary(self) -> Floats:
-        """Long-run fraction of time in each state: π Q = 0, Σ π = 1."""
+        """Long-run fraction of time in each state: π Q = 0 (Q: generator), Σ π = 1."""
         switching = self.switching_rates / self.switching_rates.max()  # the unit of time does not matter; rounding does
         generator = switching - np.diag(switching.sum(axis=1))
         equations = np.vstack([generator.T, np.ones(len(self.rates))])
@@ -155,9 +153,7 @@ class MarkovModulatedPoisson(ArrivalProcess):
 class PiecewisePoisson(ArrivalProcess):
     """Poisson arrivals with a rate given at instants, constant or linear between them.
 
-    `rate` is a list of [from, rate], starting at 0 s; the last rate applies forever or, with `period`, until the list
-    starts again.  With `between: linear` the rate is interpolated from each instant to the next and, with `period`,
-    from the last instant back to the first.
+    With `between: linear` and a `period`, the rate is also interpolated from the last instant back to the first.
     """
 
     process: Literal["piecewise_poisson"]
@@ -166,7 +162,7 @@ class PiecewisePoisson(ArrivalProcess):
     between: Literal["step", "linear"] = "step"
     """Rate between two given times: with step the rate stays constant, with linear it is interpolated."""
     period: Interval | None = None
-    """Time after which the list starts again; the last rate applies forever unless given."""
+    """Time after which the list starts again. Default: never; the last rate applies forever."""
 
     def _check_keys(self) -> None:
         if not any(rate > 0 for _, rate in self.rate):
@@ -180,7 +176,7 @@ class PiecewisePoisson(ArrivalProcess):
 
     @property
     def rate_mean(self) -> float | None:
-        """Mean rate over a period; without a period, the only rate, or None if several."""
+        """Mean rate over a period; without `period`, None if there are several rates."""
         if self.period is not None:
             return self._expected(self.period)[-1] / self.period
         return self.rate[0][1] if len(self.rate) == 1 else None
@@ -197,7 +193,6 @@ class PiecewisePoisson(ArrivalProcess):
         return float(self._expected(min(until, 1e300))[-1])
 
     def _pieces(self) -> tuple[Floats, Floats, Floats]:
-        """Return the start of each piece, its rate, and the change of its rate per second."""
         starts, rates = np.array(self.rate).T
         slopes = np.zeros(len(starts))
         if self.between == "linear":
@@ -256,7 +251,6 @@ class Diurnal(ArrivalProcess):
         return self.mean
 
     def rate_at(self, t: Any) -> Any:
-        """Return the arrivals per second at time t (a number or an array)."""
         return self.mean * (1 + self.amplitude * np.sin(2 * np.pi * (t - self.phase) / self.period))
 
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
@@ -338,8 +332,7 @@ def _unit_of_time(unit: Any) -> Any:
 class FromFile(ArrivalProcess):
     """Arrival times from a `column` of a CSV or Parquet file, in any order.
 
-    The file is read when it is used; `load` reads it now and raises ScenarioError with file, line and column
-    of bad cells.
+    The file is read at the first use.  `load` reads it at once; ScenarioError names file, line and column of bad cells.
     """
 
     process: Literal["file"]

@@ -84,10 +84,7 @@ class Lognormal(Distribution, Generic[Q]):
 
 
 class Weibull(Distribution, Generic[Q]):
-    """Weibull: P(X > x) = exp(−(x / scale)^shape); the tail is heavy for shape < 1.
-
-    Given by `scale`, or by `mean` = scale · Γ(1 + 1/shape).
-    """
+    """Weibull: P(X > x) = exp(−(x / scale)^shape), mean = scale · Γ(1 + 1/shape)."""
 
     distribution: Literal["weibull"]
     shape: Positive
@@ -240,22 +237,20 @@ def _written_as_one(unit: Any) -> Any:
 class Empirical(Distribution, Generic[Q]):
     """One of the given values, with equal probability or by `weights`.
 
-    The values are in the scenario, or in a `column` of a CSV or Parquet file at `path`; `weights` may then name a
-    column, too.  Numbers in a file are in `unit`, or in base units (seconds, bytes) without `unit`.  The file is read
-    at the first use; `load` reads it now and raises ScenarioError with file, line and column of bad cells.
+    A file is read at the first use.  `load` reads it at once; ScenarioError names file, line and column of bad cells.
     """
 
     distribution: Literal["empirical"]
     values: list[Q] | None = None
     """The values; in place of a file."""
     weights: list[Number] | str | None = None
-    """Relative probabilities of the values, or the column with them; all equal unless given."""
+    """Relative probabilities of the values: a list, or the file's column with them. Default: all equal."""
     path: ExistingFile | None = None
     """A CSV or Parquet file with the values, relative to the scenario."""
     column: str | None = None
     """Column of the file with the values."""
     unit: Annotated[Q | None, BeforeValidator(_written_as_one)] = None
-    """Unit of the numbers in the file; base units (seconds, bytes) unless given."""
+    """Unit of the numbers in the file. Default: base units (seconds, bytes)."""
 
     def _check_keys(self) -> None:
         if (self.values is None) == (self.path is None):
@@ -333,11 +328,11 @@ class Scipy(Distribution, Generic[Q]):
     parameters: dict[str, float] = {}
     """Shape parameters of the distribution, by name."""
     scale: Annotated[Q, ABOVE_ZERO]
-    """Factor on the drawn values, with the unit."""
+    """Factor on the values of scipy's distribution, with their unit, such as 10 s."""
     loc: Q | None = None
     """Offset that is added to the drawn values."""
     low: Q | None = None
-    """Lower bound: smaller values are cut off and the remaining density is scaled up; no bound unless given."""
+    """Lower bound: smaller values are cut off and the remaining density is scaled up. Default: no bound."""
 
     def _check_keys(self) -> None:
         from scipy import stats

@@ -1,13 +1,13 @@
 """Compares scheduling rules with a log at each instant of the recorded state.
 
-At each arrival, start and end, the recorded state is the set of running jobs, with their nodes and start times, and
-the waiting jobs.  A rule (an order and a discipline, with or without limits) selects the waiting jobs that it would
-start then.  A job's predicted start is the first instant at which the rule selects it; the job then leaves the rule's
-queue even if the log starts it later, so that one wrong row does not decide what follows.  If the log starts a job
-before the rule does, the predicted start is that of the first job that blocks it.
+At each arrival, start and end, the recorded state is the set of running jobs, with their nodes and start times, and the
+waiting jobs.  A rule (an order and a discipline, with or without limits) selects the waiting jobs that it would start
+then.  A job's predicted start is the first instant at which the rule selects it.  The job then leaves the rule's queue
+even if the log starts it later; otherwise one wrong row of the log would affect all later decisions.  If the log starts
+a job before the rule selects it, the predicted start is the recorded start of the first job that blocks it.
 
 Cost: O(instants × rules), plus a scan of the first `DEPTH` waiting jobs at instants at which a job fits but the rule
-may not start it.  In logs with more than `MAX_JUDGED` jobs, as many are judged, in evenly spread stretches of the log.
+may not start it.  If a log has more than `MAX_JUDGED` jobs, only this number is judged, in evenly spaced stretches.
 """
 
 import math
@@ -116,7 +116,6 @@ class RecordedState:
         self.of_user[job.user] += sign * job.amount
 
     def room(self, demand: Demand) -> list[int]:
-        """Return the nodes with enough room for a job; empty if the job needs more nodes."""
         if demand not in self._room:
             self._room[demand] = fitting(self.free, demand)
         return self._room[demand]
@@ -131,7 +130,7 @@ def fitting(free: list[float], demand: Demand) -> list[int]:
 
 
 class Round:
-    """One decision of a rule: the recorded state, and the jobs started so far."""
+    """A rule's decision at one instant: the recorded state, and the jobs it starts."""
 
     def __init__(self, state: RecordedState, now: float, coming: list[LoggedJob]):
         self.state, self.now = state, now
@@ -158,13 +157,13 @@ class Round:
         return self.state.max_of_group[group] - holds - sum(job.amount for job in self.given if job.group == group)
 
     def ends(self, node: int) -> list[tuple[float, float]]:
-        """Return pairs of expected end (at the earliest now) and freed amount on a node."""
+        """Return (expected end, amount) of each job on a node; overdue jobs end now."""
         entries = [(max(end, self.now), need) for end, need in self.state.running[node].values()]
         entries += [(self.now + job.estimate, job.demand[1]) for job in self.given if node in job.nodes]
         return sorted(entries)
 
     def ends_of_group(self, group: int) -> list[tuple[float, float]]:
-        """Return pairs of expected end (at the earliest now) and amount of a group's jobs."""
+        """Return (expected end, amount) of each job of a group; overdue jobs end now."""
         entries = [(max(end, self.now), need) for end, need in self.state.of_group[group].values()]
         return sorted(entries + [(self.now + job.estimate, job.amount) for job in self.given if job.group == group])
 
@@ -176,9 +175,10 @@ class Round:
         return math.inf
 
     def shadow(self, head: LoggedJob, limited: bool) -> tuple[float, dict[int, float]]:
-        """Return a head job's earliest start, and the capacity that remains free then.
+        """Return the earliest start of a blocked job, and the capacity left free then.
 
-        The free capacity is by node; under the key -1 it is the amount below the limit of the head's group.
+        The free capacity is by node, for the nodes that the job would use; under the key -1 it is the amount below the
+        limit of the job's group.
         """
         pool, need, count = head.demand
         times = [(self._when(free, need, self.ends(node)), node)
@@ -263,7 +263,7 @@ class Examined:
         del self.queue[bisect_left(self.queue, self._entry(job))]
 
     def decide(self, state: RecordedState, now: float, starts: list[LoggedJob], hopeless: bool) -> None:
-        """Compare the jobs that the rule starts now with `starts`, the recorded ones.
+        """Record the jobs that the rule starts now; compare them with the log's `starts`.
 
         `hopeless`: no waiting job fits on any node.
         """
@@ -406,7 +406,7 @@ def _pools(jobs: Jobs, nodes: list[list[int]]) -> list[int]:
 
 
 def ranks_of(order: Order) -> dict[str, int]:
-    """Return each class's rank: the longest chain of classes with priority over it."""
+    """Return each class's rank: the length of the longest chain of classes above it."""
     ranks = {name: 0 for first, second, *_ in order.pairs for name in (first, second)}
     for _ in ranks:  # a circle ends there
         for first, second, *_ in order.pairs:
@@ -418,9 +418,9 @@ def examine(
     jobs: list[LoggedJob], sizes: list[float], max_of_group: dict[int, float], rules: list[Rule], cycle: float,
     prefer: Prefer | None = None,
 ) -> list[Examined]:  # fmt: skip
-    """Apply all rules at all instants; judge only the jobs that every rule predicts.
+    """Apply all rules at every instant of a log; return the starts that they predict.
 
-    `prefer`: node score of a placement; None: the first node with room.
+    Starts outside the judged intervals (`stretches_of`) are NaN.  `prefer`: node score, lowest first (None: by number).
     """  # fmt: skip
     half_lives = {rule.half_life for rule in rules if rule.order == "usage"}
     state = RecordedState(sizes, max_of_group, half_lives, max(job.user for job in jobs) + 1)
@@ -463,7 +463,7 @@ def examine(
 
 
 def _instants(jobs: list[LoggedJob]) -> Iterator[tuple[float, list[LoggedJob], list[LoggedJob], list[LoggedJob]]]:
-    """Yield each instant with the jobs that end (if they took time), arrive and start."""
+    """Yield each instant with the jobs that end, arrive and start; 0 s jobs never end."""
     entries: dict[float, tuple[list[LoggedJob], list[LoggedJob], list[LoggedJob]]] = {}
     for job in jobs:
         for kind, time in enumerate((job.end, job.arrival, job.start)):

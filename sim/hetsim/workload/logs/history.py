@@ -4,7 +4,8 @@ Run times    drawn from completed jobs of the same user and class (the partition
              are fewer than `FEW` such jobs: from those of the user, else of the class, else from all jobs.  For a job
              with a time limit the ratio of run time to limit is drawn; for a running job, only longer times.
 Arrivals     the jobs of the same hours of an earlier day, with drawn run times: the daily rhythm and bursts are
-             preserved, weekdays are not.  With fewer than three such days in the log, any window as long is drawn.
+             preserved, weekdays are not.  If the log has fewer than three such days, a window of the same length is
+             drawn that may begin at any time.
 
 Reference: for run times by user Tsafrir, Etsion, Feitelson, Backfilling Using System-Generated Predictions Rather than
 User Runtime Estimates (2007); the arrivals are a block bootstrap (Künsch, 1989).
@@ -30,7 +31,7 @@ DAY = 86400.0
 
 @dataclass
 class JobHistory:
-    """Jobs with a recorded start, as columns by submission time; `limit` may be inf."""
+    """Jobs with a recorded start, sorted by submission; `limit` inf: no time limit."""
 
     source: str
     submit: np.ndarray
@@ -141,7 +142,7 @@ class RunTimes:
 
 
 class ArrivalTimes:
-    """A model of arrival times that also selects a similar earlier job per arrival."""
+    """A model of arrival times; each drawn arrival has a similar job of the log."""
 
     def __init__(self, submitted: JobHistory, horizon: float, now: float):
         self.submit = submitted.submit
@@ -170,9 +171,10 @@ class ArrivalTimes:
 def forecast_errors(history: JobHistory, horizon: float) -> dict[str, float]:
     """Return the errors of forecasts on the last third of the log.
 
-    `run_time_median_error`: the median of |predicted median - actual| / actual.  `run_time_inside_90`: the fraction of
-    jobs inside the central 90 % of the drawn times.  `arrivals_error` (mean absolute error / mean) and
-    `arrivals_inside_90`: the same for the number of jobs in windows as long as the horizon; NaN without such a window.
+    `run_time_median_error`: median of |predicted median - actual| / actual.  `run_time_inside_90`: fraction of jobs
+    whose run time is inside the central 90 % of the drawn times.  `arrivals_error`: mean absolute error of the number
+    of arrivals in windows of `horizon` s, divided by its mean.  `arrivals_inside_90`: fraction of windows whose number
+    is inside the central 90 % of the drawn numbers.  A value is NaN if the log is too short for it.
     """
     random = np.random.default_rng(0)
     rows = np.arange(2 * len(history) // 3, len(history))

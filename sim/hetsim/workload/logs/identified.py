@@ -77,8 +77,8 @@ def identify(
 ) -> Identified | None:
     """Judge all rules on a log; return None without recorded starts or waits.
 
-    `capacity`: number of GPUs (or cores) of the cluster, if known.  `sizes`: those of each node, by name.  `cut`: the
-    log begins with the jobs that run or wait at that time.
+    `capacity`: number of GPUs (or cores) of the cluster, if known.  `sizes`: the number on each node, by name.  `cut`:
+    the log begins with the jobs that run or wait at that time.
     """
     if (half := explain(table, capacity, cut, part=0)) is None:
         return None
@@ -164,9 +164,9 @@ def candidates(half: Explained) -> Iterator[Rule]:
 def cycle_of(jobs: Jobs, half: Explained) -> float:
     """Return the cycle: seconds between decisions (at least 1), from waits of jobs.
 
-    Only jobs that fit and arrive while no other job waits are used.  Such a job waits for the next decision, so that
-    waits are uniform between 0 and the cycle.  Waits above 1.2 / 0.9 times their 90 % quantile have other causes; the
-    cycle is the longest of the other waits.
+    Only jobs that fit and arrive while no other job waits are used.  Such a job waits only for the next decision, so
+    that its wait is uniform between 0 and the cycle.  The 90 % quantile of the waits divided by 0.9 estimates the
+    cycle; waits above 1.2 times this estimate have other causes.  The longest of the other waits is returned.
     """
     before = np.searchsorted(np.sort(jobs.start), jobs.arrival, side="right")
     alone = np.searchsorted(jobs.arrival, jobs.arrival, side="left") <= before
@@ -186,11 +186,11 @@ def place_scores(
     jobs: Jobs, logged: list[LoggedJob], sizes: list[float], warm: float,
     key: Callable[[LoggedJob], float] | None = None,
 ) -> tuple[list[PlaceScore], float]:  # fmt: skip
-    """Return placements, the jobs whose nodes each explains, and a random baseline.
+    """Return the scores of all placements, best first, and that of a random choice.
 
-    The baseline is the share that a random choice among the possible nodes would explain.  Ties between nodes are
-    broken by how often each possible node was used in the half of the log from which rules are inferred.  `key`: the
-    order of jobs that start at one instant; without `key` such jobs are skipped.
+    A placement explains a job if it chooses the job's recorded nodes.  Its ties between nodes are broken by how often
+    each node was used in the half of the log from which rules are inferred.  `key`: the order of jobs that start at one
+    instant; without `key` such jobs are skipped.
     """
     if jobs.nodes is None or len(sizes) < 2:
         return [], 0.0

@@ -29,10 +29,9 @@ class Limits:
 
 @dataclass
 class Order:
-    """Pairs of classes (first, second), where the first has priority over the second.
+    """Pairs of classes (first, second, ...), where the first has priority.
 
-    Each pair also has the number of waiting jobs of the second class that the first overtook, and the number of waiting
-    jobs of the first class that the second overtook.
+    Each pair contains the number of waiting jobs of the second class that the first overtook, and vice versa.
     """
 
     kind: str
@@ -45,10 +44,10 @@ class Order:
 def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Limits | None:
     """Return the limits of the groups of one label, or None if no group has a limit.
 
-    The label (such as the user) is the one whose limits explain most waiting.  A group (jobs with one value of it) has
-    a limit in two cases: while its jobs wait although the cluster has room, it uses one constant amount most of the
-    time and rarely more; or such jobs start right after the end of another job of the group, far more often than by
-    chance.
+    A group is all jobs with one value of a label, such as one user.  It has a limit in two cases.  While its jobs wait
+    although the cluster has room, it uses one constant amount most of the time, and rarely more.  Or its waiting jobs
+    start right after another job of the group ends, far more often than by chance.  The limits of the label that
+    explains most waiting are returned.
     """
     best: tuple[float, Limits] | None = None
     for kind in LABELS:
@@ -68,7 +67,7 @@ def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Lim
 def _limit(
     jobs: Jobs, steps: HeldSteps, rows: np.ndarray, capacity: float, warm: float
 ) -> tuple[float, float, int] | None:
-    """Return a group's limit, the waiting that it explains, and starts that show it."""
+    """Return a group's limit, the seconds it blocks jobs, and starts right after ends."""
     waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm) & jobs.evidence[rows]]
     if len(waited) < FEW:
         return None
@@ -101,7 +100,7 @@ def _limit(
 
 
 def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bool:
-    """Return True if more starts follow right after an end than chance explains."""
+    """Return True if `prompt` of `roomy` starts right after an end are beyond chance."""
     from scipy.stats import binom
 
     gaps = np.minimum(np.diff(np.append(ends, max(last, ends[-1]))), PROMPT)
@@ -120,7 +119,7 @@ def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
 
 
 def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int, tuple[HeldOverTime, float]]:
-    """Return, by job of a group with a limit, the group's use over time and its limit."""
+    """Return, by job of a group with a limit, the group's use over time and the limit."""
     if limits is None:
         return {}
     at_limit: dict[int, tuple[HeldOverTime, float]] = {}
@@ -150,9 +149,9 @@ def capacity_curve(
 ) -> np.ndarray:
     """Return the capacity that was available in each time step.
 
-    It is that of the whole cluster, except in intervals in which, for more than half of the time, jobs wait that would
-    fit into the whole cluster and are not held back by a limit.  In such an interval the capacity is the maximum use in
-    it and in its neighbors.
+    The log is divided into intervals.  If, for more than half of an interval, a job waits that would fit into the whole
+    cluster and is not blocked by a limit, a part of the cluster is assumed to be down: the capacity is the maximum use
+    in the interval and its neighbors.  In other intervals it is that of the whole cluster.
     """
     low, high = float(jobs.arrival[0]), float(jobs.arrival[-1])  # behind the last submission a log drains
     curve = np.full(len(steps.times), capacity)
@@ -184,9 +183,9 @@ def capacity_curve(
 def order_of(jobs: Jobs) -> Order | None:
     """Return the label by which some jobs overtake others; None if there is none.
 
-    A job overtakes an earlier job that still waits and requests no more than the overtaking job.  Class A has priority
-    over class B if a larger share of B's waiting jobs is overtaken by A than of A's by B (Fisher's exact test, 1 % for
-    all pairs together).  Pairs that follow from two other pairs are omitted.
+    A waiting job is overtaken if a later job that requests at least as much starts before it.  Class A has priority
+    over class B if A overtakes a larger share of B's waiting jobs than B of A's (Fisher's exact test, 1 % for all pairs
+    together).  Pairs that follow from two other pairs are omitted.
     """
     best: tuple[int, Order] | None = None
     for kind in LABELS[1:]:
@@ -203,7 +202,7 @@ def order_of(jobs: Jobs) -> Order | None:
 
 
 def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Count overtaken jobs, [overtaking class, own class], and waiting jobs by class."""
+    """Count, as [a, b], jobs of class b overtaken by class a; and waiting jobs of b."""
     passing, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
     chosen = np.flatnonzero((jobs.wait > SHORT) & jobs.evidence)
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_JOBS)).astype(int)] if len(chosen) else chosen

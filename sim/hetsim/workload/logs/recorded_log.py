@@ -25,7 +25,7 @@ FEW = 3
 
 @dataclass
 class NodeParts:
-    """Amounts that jobs use per node; a job on several nodes uses as much on each."""
+    """Jobs by node, one row per job and node; a job uses equal amounts on its nodes."""
 
     names: list[str]
     job: np.ndarray
@@ -38,7 +38,7 @@ class NodeParts:
 
 
 def node_parts(labels: np.ndarray | None, amount: np.ndarray, start: np.ndarray, end: np.ndarray) -> NodeParts | None:
-    """Return the nodes of jobs from names separated by `|`; None if a job names none."""
+    """Return the nodes of jobs from names separated by `|`; None if a job has no name."""
     if labels is None or not len(labels) or not all(one == one and one for one in labels.tolist()):
         return None
     lists = [str(one).split("|") for one in labels.tolist()]
@@ -127,7 +127,7 @@ def _spans(parts: NodeParts | None, rows: np.ndarray, start: np.ndarray, end: np
 
 
 def level_of(start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> float:
-    """Return the devices that these jobs imply: their common use, or the largest job."""
+    """Return the size of a pool of devices, inferred from the jobs that used it."""
     if not len(start):
         return 0.0
     return float(math.ceil(max(HeldOverTime(start, end, amount).common(), float(amount.max())) - 1e-9))
@@ -179,7 +179,6 @@ class Jobs:
         return np.ones(len(self), dtype=bool) if self.used is None else self.used
 
     def capacity(self, stated: float | None = None) -> Capacity:
-        """Return the cluster's capacity, as stated or as these jobs show it."""
         return capacity_of(self.start, self.end, self.amount, parts=self.nodes, stated=stated)
 
 
@@ -245,7 +244,7 @@ def chosen_of(jobs: Jobs, steps: HeldSteps) -> np.ndarray:
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Return Pearson's correlation, dominated by long waits; NaN if one is constant."""
+    """Return Pearson's correlation of two columns; NaN if one is constant."""
     if len(one) < 2 or one.std() == 0 or other.std() == 0:
         return math.nan
     return float(np.corrcoef(one, other)[0, 1])

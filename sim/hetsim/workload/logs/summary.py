@@ -12,7 +12,7 @@ BINS = 48
 def held_amounts(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of GPUs and cores that each task occupies on all its nodes.
 
-    A task with a time on GPUs occupies its GPUs (1 unless given); other tasks occupy no GPU.
+    A task with a time on GPUs occupies its GPUs (1 if the log states none); other tasks occupy no GPU.
     """
     on_gpu = on_gpus(table)
     one = np.ones(len(table))

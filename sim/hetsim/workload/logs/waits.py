@@ -58,7 +58,7 @@ def explain(
 ) -> Explained | None:
     """Explain the recorded waits of a log; None without starts or waits.
 
-    `capacity`: number of GPUs (or cores) of the cluster; inferred from the log unless given.  `cut`: the log begins
+    `capacity`: number of GPUs (or cores) of the cluster (None: inferred from the log).  `cut`: the log begins
     with the jobs that run or wait at that time (a warm start), so that no job runs that is not in the log.  `part`:
     infer limits and capacity from the waits of one half of the jobs only (`half_of`).
     """
@@ -82,7 +82,7 @@ def explain(
 
 
 def half_of(arrival: np.ndarray) -> np.ndarray:
-    """Return, for each job of a log, its half (0 or 1), by a hash of its arrival."""
+    """Divide jobs by a hash into halves 0 (to infer rules) and 1 (to judge the rules)."""
     keys = np.rint(arrival * 1000).astype(np.int64).astype(np.uint64)
     return ((keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) & np.uint64(1)
 
@@ -166,7 +166,7 @@ def _widest(jobs: Jobs, steps: HeldSteps) -> np.ndarray | None:
 
 
 def _split(jobs: Jobs, row: int, part: slice, widest: np.ndarray | None) -> np.ndarray:
-    """Return in which steps a job that ran on one node would have fitted on no node."""
+    """Return the mask of steps in which a job that ran on one node would fit on none."""
     if widest is None or jobs.nodes is None or not jobs.nodes.alone[row]:
         return np.zeros(part.stop - part.start, dtype=bool)
     return widest[part] < jobs.amount[row] - SLACK

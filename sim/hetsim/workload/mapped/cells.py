@@ -74,7 +74,7 @@ def bounded(found: float, least: float = 0.0, most: float = MAX_SECONDS) -> floa
 
 
 def scaled(value: Any, factor: float) -> float:
-    """Return number · factor; divides if factor < 1, so that 3 ms is exactly 0.003 s."""
+    """Return number · factor.  A factor < 1 is a division: 3 ms is exactly 0.003 s."""
     number = plain(value)
     return number * factor if factor >= 1 else number / round(1 / factor)
 
@@ -127,7 +127,7 @@ def composite(text: str) -> float | None:
 
 
 def count(unit: str | None) -> Cell:
-    """Return a cell reader of counts: numbers in the unit (such as milli), or `500m`."""
+    """Return a cell reader of counts in `unit` (such as milli); if None, also `500m`."""
     divisor = COUNTS[unit] if unit else 1.0
 
     def read(value: Any) -> float:
@@ -158,9 +158,9 @@ def with_point(read: Cell) -> Cell:
 def decimal_points(cells: Sequence[Any], separator: str = "") -> list[Any]:
     """Replace decimal commas in a column's cells by points.
 
-    `separator`: the separator of the file's columns.  If it is a comma and three digits follow each comma in the cells
-    (`1,234`), the commas may mark thousands: then nothing is replaced.  ValueError if some numbers have a decimal comma
-    and others a point.
+    If `separator` (of the file's columns) is a comma and each comma in the cells is followed by three digits (`1,234`),
+    the commas may mark thousands: nothing is replaced.  ValueError if some numbers have a decimal comma and others a
+    point.
     """
     texts = [cell for cell in cells if isinstance(cell, str)]
     commas = [text for text in texts if "," in text and COMMA.fullmatch(text)]
@@ -225,7 +225,7 @@ def is_date(form: str) -> bool:
 
 
 def check_form(form: str) -> None:
-    """Raise ValueError unless the format is `iso`, an epoch, a unit, or a date format."""
+    """Raise ValueError unless `form` is iso, an epoch, a unit or a strptime format."""
     if form == ISO or form in EPOCH or form in TIMES:
         return
     if "%" not in form:
@@ -246,7 +246,7 @@ def check_form(form: str) -> None:
 
 
 class Instants:
-    """Reader of instants: dates as seconds since 1970, or numbers of the log's clock.
+    """Reader of instants: dates as seconds since 1970, others in s on the log's clock.
 
     A local time that occurs twice when clocks are set back is returned as `Twice`; `skipped` counts local times that do
     not exist, because clocks were set forward.
@@ -302,7 +302,7 @@ _WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}
 
 
 def _sliced(form: str) -> Callable[[str], datetime] | None:
-    """Return a fast reader of fixed-width dates (`strptime` reads others), or None."""
+    """Return a fast reader of fixed-width dates; None if `form` has no fixed width."""
     places: dict[str, slice] = {}
     signs: list[tuple[int, str]] = []
     at = 0

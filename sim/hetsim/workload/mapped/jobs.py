@@ -1,4 +1,4 @@
-"""Turns rows of a mapped log into jobs, or into problems of the row."""
+"""Converts rows of a mapped log into jobs; records problems of unusable rows."""
 
 import math
 from functools import cached_property
@@ -23,7 +23,7 @@ class MappedJobs:
     """Converter of rows of cells into jobs."""
 
     def __init__(self, log: JobLog, made: LogMap, keyed: bool):
-        """`keyed`: rows have keys (JSON); a blank cell may be a missing key."""
+        """`keyed`: rows are JSON objects, in which a key may be missing (a blank cell)."""
         self.log, self.made, self.keyed = log, made, keyed
         self.readers = {target: made.reader(target) for target in made.columns if kind_of(target) != "text"}
         self.bad: dict[str, int] = {}  # cells of each target that cannot be read
@@ -254,7 +254,7 @@ class MappedJobs:
         self.times.added(log.add(line, id_, arrival, duration=duration, key=key, whole=whole, **found))
 
     def _limits(self, line: int, found: dict[str, Any], took: float | None) -> None:
-        """Rename deadline to due; use the time limit as the estimate if there is none."""
+        """Check the time limit against the run time; use it as estimate if there is none."""
         if "deadline" in found:
             found["due"] = found.pop("deadline")
         if (limit := found.get("time_limit")) is not None:
@@ -268,7 +268,7 @@ class MappedJobs:
         return number_or_text(id_) if isinstance(id_, str) else id_
 
     def _devices(self, line: int, found: dict[str, Any], times: dict[str, float]) -> bool:
-        """Match a job's GPUs and cores with its times; return False to skip the job."""
+        """Check a job's GPUs and cores; return False, with a reason recorded, to skip it."""
         log = self.log
         gpus = found.get("gpus")
         if gpus is not None and gpus > 1 and gpus % 1:
@@ -311,10 +311,7 @@ def _factor(value: Any) -> float:
 
 
 def _part(cell: str, key: str) -> str | None:
-    """Return the text after `key=` in a cell such as cpu=8,gres/gpu=2.
-
-    If the cell is like gpu:a100:2,gpu:v100:1, the key gpu yields the sum of the numbers.
-    """
+    """Return the amount of `key` in a cell such as cpu=8,gres/gpu=2 or gpu:a100:2."""
     parts = [part.partition("(")[0].strip() for part in cell.split(",")]
     for part in parts:
         name, sign, value = part.partition("=")

@@ -29,7 +29,7 @@ Problems = Iterator[tuple[str, str]]  # keys of a mapping, and the problem of ea
 
 @dataclass(frozen=True)
 class LogMap:
-    """A complete mapping, with the keys of `trace:`."""
+    """Mapping of a log's columns to job attributes: the keys of `trace:`, checked."""
 
     columns: Mapping[str, CellSource]
     units: Mapping[str, str]
@@ -49,7 +49,7 @@ class LogMap:
         return list(dict.fromkeys([*(name for source in self.columns.values() for name in source.columns), *keys]))
 
     def form(self, target: str) -> str | None:
-        """Return the date format of a job attribute; None: ISO dates, or the file's type."""
+        """Return the date format of a job attribute; None if `time:` does not state one."""
         return self.forms.get(target, self.forms.get(""))
 
     @property
@@ -59,7 +59,7 @@ class LogMap:
         return form is None or read.is_date(form)
 
     def problems(self, names: Sequence[str] | None, file: str, missing: Sequence[str] = ()) -> list[tuple[str, str]]:
-        """Return all contradictions in the mapping, as pairs of a key and a message."""
+        """Return contradictions in the mapping, or with the file, as (key, message)."""
         problems = [*self._whole(), *self._twice(), *self._of_units(), *self._of_missing(), *self._of_forms()]
         for key, fold in (("fold", self.fold), ("gang", self.gang)):
             problems += [] if fold is None else self._of_fold(key, fold, names, file=file, missing=missing)
@@ -196,7 +196,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def contradiction(target: str, column: str, unit: str | None) -> str:
-    """Return why the unit in a column's name contradicts `unit`; "" if it does not."""
+    """Return why the unit in a column's name contradicts the mapping's `unit`, or ""."""
     if not (unit_named := unit_in_name(column, kind_of(target))):
         return ""
     factors = TIMES if kind_of(target) == "duration" else SIZES
@@ -211,7 +211,7 @@ def contradiction(target: str, column: str, unit: str | None) -> str:
 
 
 def unit_in_name(column: str, kind: str) -> tuple[str, tuple[float, ...]] | None:
-    """Return the unit in a column's name (`runtime_ms`, `memory [GB]`), or None."""
+    """Return the unit at the end of a column's name and its factors; None without one."""
     word = column.replace("(", " ").replace(")", " ").replace("[", " ").replace("]", " ").replace("_", " ")
     parts = word.replace("-", " ").replace(".", " ").split()
     if len(parts) < 2:

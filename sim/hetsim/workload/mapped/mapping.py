@@ -50,8 +50,6 @@ ACTIONS = ("drop", "error", "default")
 
 
 class WrongKey(ValueError):
-    """A problem with the value of one key of a mapping."""
-
     def __init__(self, key: str, message: str):
         self.key = key
         super().__init__(message)
@@ -163,7 +161,7 @@ def _checked(value: Any, check: Callable[[str], object]) -> str:
 
 
 def forms_of(value: Any) -> dict[str, str]:
-    """Return date formats from `time:` by job attribute ("": of all attributes)."""
+    """Return the date formats of `time:` by job attribute; key "": all attributes."""
     if isinstance(value, dict) and set(value) == {""}:
         return value
     if not isinstance(value, dict):
@@ -204,17 +202,17 @@ def _blank_words(value: Any) -> tuple[str, ...]:
 
 
 def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
-    """Return the words that mean no value; a word such as -1 also as a number."""
+    """Return the words that mean a blank cell; words such as -1 also as numbers."""
     return frozenset([*words, *(float(word) for word in words if NUMBER.fullmatch(word))])
 
 
 def fold_of(value: Any) -> Fold:
-    """Read `fold: {by: id, columns: {start: min, gpus: max, attempts: count}}`."""
+    """Return the rule in `fold: {by: id, columns: {start: min, gpus: max}}`."""
     return value if isinstance(value, Fold) else Fold(*_by_and_rules(value, "fold"))
 
 
 def gang_of(value: Any) -> Fold:
-    """Read `gang: {by: LABEL}`, as a fold (a rule that merges rows)."""
+    """Return the rule in `gang: {by: LABEL}`, which merges the rows of a gang."""
     return value if isinstance(value, Fold) else gang(*_by_and_rules(value, "gang"))
 
 

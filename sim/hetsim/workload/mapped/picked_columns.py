@@ -122,7 +122,7 @@ class PickedColumns:
         return self.times(name, self.unit_of(name, unit, "--unit ms"), "a step" if positive else "")
 
     def unit_of(self, name: str, unit: str | None, option: str) -> float:
-        """Return the seconds of the unit in a column's name, else of `unit`."""
+        """Return a column's unit in s, from its name or `unit`; errors suggest `option`."""
         named_unit = unit_in_name(name, "duration") or unit_in_name(f"x_{name}", "duration")
         if named_unit is not None:
             return named_unit[1][0]
@@ -132,7 +132,7 @@ class PickedColumns:
         return TIME[unit]
 
     def times(self, name: str, factor: float, what: str) -> list[float]:
-        """Read times in units of `factor` s; unless `what` is "", they must be above 0."""
+        """Read times in units of `factor` s; 0 is an error unless `what` is ""."""
 
         def read(cell: Any) -> float:
             value = bounded(scaled(cell, factor))
@@ -143,7 +143,7 @@ class PickedColumns:
         return self.values(name, read)
 
     def one_each(self, wanted: Sequence[str], what: str) -> None:
-        """Raise ScenarioError if a column that must be constant has several values."""
+        """Raise ScenarioError if the rows have several values of a column in `wanted`."""
         mixed = {}
         for name in self.names:
             if name.casefold() in wanted:
@@ -190,7 +190,7 @@ def read(
     path: Path, batch: str, time: str | None, unit: str | None, where: Mapping[str, Any],
     quantiles: Mapping[float, str], samples: bool,
 ) -> Found:  # fmt: skip
-    """Read batch sizes, expected seconds, spreads; ScenarioError with file and line."""
+    """Read batch sizes, expected times (s), and spreads of times (quantiles, samples)."""
     ranks = sorted(quantiles)
     names = [*([time] if time is not None else []), *(quantiles[rank] for rank in ranks)]
     columns = PickedColumns(path, where, (batch, *names))
@@ -235,7 +235,7 @@ class _Table:
             self.last = size
 
     def result(self, expected: bool, ranks: list[float]) -> Found:
-        """Return sizes, seconds and spreads; `expected`: a row's first value is the mean."""
+        """Return sizes, seconds, spreads; `expected`: rows begin with the expected time."""
         sizes = sorted(self.rows)
         seconds, spreads = [], []
         for size in sizes:

@@ -45,7 +45,7 @@ ORDER = (
 
 
 def proposal_of(path: Path, form: str | None, separator: str | None, known: str | None) -> Proposal:
-    """Propose the mapping of a log, or the known format that fits it."""
+    """Propose a mapping of a log; if it is incomplete, the recognized format `known`."""
     try:
         file_form = form or form_of(path)
         proposal = propose(path, file_form, rows_of(path, file_form, separator))
@@ -146,7 +146,7 @@ def _minus_one(column: Column) -> bool:
 
 
 def _consistent(chosen: dict[str, Column], found: Proposal) -> dict[str, Column]:
-    """Return the choices without columns whose contents contradict the choice."""
+    """Correct choices that the contents of columns contradict, with a remark on each."""
     if (queue := chosen.get("queue")) is not None and queue.numbers is not None and len(set(queue.cells)) > 1:
         what = "the wait" if _is_wait(queue, chosen) else "numbers, maybe the time in the queue"
         found.unsure.append(f'queue: "{queue.name}" has {what}; the column was left out')
@@ -250,7 +250,7 @@ def _zones(columns: list[Column], forms: list[str], found: Proposal) -> None:
 
 
 def _other_way(target: str, column: Column, found: Proposal) -> None:
-    """Note the date format if days and months could be swapped."""
+    """Remark that dates could have another format, with day and month swapped."""
     form = column.forms[0]
     swapped = [other for other in column.forms[1:] if sorted(other) == sorted(form)]
     if swapped and "%b" not in form:
@@ -302,7 +302,7 @@ def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, 
 
 
 def _amounts_of_each(column: Column, there: dict[str, Any], found: Proposal) -> None:
-    """Note that amounts of this column may be per node, or per instance of a job."""
+    """Remark that GPUs and cores may have to be multiplied by this column's numbers."""
     if column.name not in there.values():
         for target in ("gpus", "cpus"):
             if isinstance(there.get(target), str):

@@ -25,7 +25,7 @@ WIDTHS: tuple[str, ...] = tuple(_TABLES["widths"].split())
 
 @dataclass(frozen=True)
 class Words:
-    """Words that identify a column: a word of each of `sets` and no word of `none`."""
+    """Words that identify a column: one of each set in `sets`, and none of `none`."""
 
     sets: tuple[frozenset[str], ...]
     none: frozenset[str] = frozenset()
@@ -153,7 +153,7 @@ class ColumnChoice:
 
 
 def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) -> Column:
-    """Return a column of the first rows; blank cells and `words` mean no value."""
+    """Return a column with its non-blank cells; `words` also mean blank."""
     cells_there, there = [], []
     for cell in cells:
         try:
@@ -174,7 +174,7 @@ def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) ->
 
 
 def choose(columns: list[Column]) -> ColumnChoice:
-    """Choose a column per job attribute: the possible column with the surest name."""
+    """Choose a column per job attribute: the best name among columns that fit."""
     pairs, unfit = [], dict[str, str]()
     for target, names in NAMES.items():
         for column in columns:
@@ -377,7 +377,7 @@ def amounts(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def fractions(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """Propose the fraction of each GPU from thousandths and a number of GPUs."""
+    """Propose GPUs as number × thousandths of a GPU, if the log has both columns."""
     part = next((one for one in columns if words_of(one.name) >= {"gpu", "milli"} and one.numbers is not None), None)
     gpus = chosen.get("gpus")
     if part is None or gpus is None or part is gpus:

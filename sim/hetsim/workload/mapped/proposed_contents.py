@@ -1,8 +1,8 @@
 """Proposes the columns of a log from their contents, for names in any language.
 
-The evidence: an order that holds between instants in most rows, a duration that equals a difference of two instants, a
-limit that is rarely exceeded, a small number that is never above another, and how often texts repeat.  Each finding
-states the share of rows that support it.
+The evidence: columns of instants with the same order in most rows (arrival, start, end), a duration that equals the
+difference of two instants, a limit that durations rarely exceed, small whole numbers that rarely exceed those of
+another column (GPUs, cores), and how often texts repeat.  Each finding states the share of rows that support it.
 """
 
 import re

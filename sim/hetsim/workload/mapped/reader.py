@@ -17,18 +17,18 @@ recorded_node; slice; priority, weight, deadline, patience, bytes_in, bytes_out,
 
 `units` states the units of durations (s unless stated), sizes (bytes) and counts (milli, percent).  Durations may be
 written `1-02:03:04`, sizes `16G` (1,024³, as in Slurm), `16GiB`, `16GB` (10⁹).  `time` states the format of dates:
-`iso` (the default), a format such as `"%d/%m/%Y %H:%M"`, `epoch s` (or ms, us, ns); a unit such as `s` counts from the
-log's own beginning.  `zone` is the time zone of dates without one, UTC unless given.
+`iso` (the default), a format such as `"%d/%m/%Y %H:%M"`, `epoch s` (or ms, us, ns), or a unit such as `s`, if times are
+numbers from the log's own time 0.  `zone` is the time zone of dates without one (default: UTC).
 
 `missing` states, by column, what a blank cell means: `drop` the job, `default` (as if the column did not exist),
 `{default: VALUE}`, or `error`, the default for numbers and times; blank texts are empty.  `missing_values` lists the
-words that mean blank.  A duration given as a difference is a difference of two instants, in the format of the arrival;
-an instant given as a sum or a difference combines an instant and durations.
+words that mean blank.  A duration that is a difference is that of two instants, in the format of the arrival; an
+instant that is a sum or a difference combines an instant and durations.
 
 Different rows with the same id are an error unless a rule is given.  `attempts: restarts` makes them one job from the
 first start to the last end, `separate` one job each.  `fold: {by: id, columns: {gpus: max, attempts: count}}` gives the
-rule by column: min, max, sum, first, last, join, peak (the maximum at one instant) or count; starts use the first, ends
-the last.  `gang: {by: COLUMN}` makes one job of the parts with one label, with their total resources.
+rule by column: min, max, sum, first, last, join, peak (the maximum at one instant) or count; the start is the earliest,
+the end the latest.  `gang: {by: COLUMN}` makes one job of the parts with one label, with their total resources.
 
 `hetsim trace map FILE` proposes all of these keys.  `separator` is detected from the first line; `decimal: ","` reads
 numbers such as 1234,5; `header` names the columns of a CSV file without a line of names.  In JSON lines `job.gpus` is
@@ -143,7 +143,7 @@ RECORDED = (
 def read_records(
     log: JobLog, records: Iterable[tuple[int, Record]], time: str, zone: Any = None, attempts: str | None = None
 ) -> JobLog:
-    """Add the jobs in a reader's records; `time`: the format of their dates."""
+    """Add the jobs that a reader yields as records; `time`: the format of their dates."""
     columns = {name: mapping.CellSource("column", (name,)) for name in RECORDED}
     made = _map_of(columns, {}, time, zone=zone, missing={}, attempts=attempts)
     rule = mapping.Missing("default")

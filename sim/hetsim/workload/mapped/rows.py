@@ -37,14 +37,14 @@ class FileRows:
         raise NotImplementedError
 
     def missing(self, columns: Sequence[str]) -> list[str]:
-        """Return the columns that the file is known to lack."""
+        """Return those of `columns` that the file lacks, if this is known before reading."""
         return [name for name in columns if name not in self.names]
 
 
 class Csv(FileRows):
     """A file whose columns are separated by a character; quoted cells may contain it.
 
-    `separator`: detected from the first line unless given.  `header`: the column names, if the file has none.
+    If `separator` is None, it is detected from the first line.  `header`: the column names, if the file has none.
     """
 
     word = "line"
@@ -105,7 +105,7 @@ class Csv(FileRows):
 
 
 class _Lines:
-    """Iterator of lines, made to end with line feeds for the csv module; counts them."""
+    """Counted lines of a file, each with a line feed, as the csv module requires."""
 
     def __init__(self, path: Path, spaced: bool):
         self.number = 0

@@ -1,13 +1,13 @@
 """Accounting logs of PBS, LSF and Grid Engine; jobs and tasks of Ray.
 
     /var/spool/pbs/server_priv/accounting/2026*   PBS Professional, OpenPBS, Torque: records Q, S, E, R, A, D
-    $LSB_SHAREDIR/cluster/logdir/lsb.acct         LSF, or the output of bacct -l (local times: give the zone)
+    $LSB_SHAREDIR/cluster/logdir/lsb.acct         LSF, or the output of bacct -l (local times: set `zone`)
     $SGE_ROOT/default/common/accounting           Grid Engine
     ray list tasks --detail --format json         Ray, or the list of Ray's /api/jobs/
 
-Cores, GPUs and nodes are read from exec_vnode (PBS; else Resource_List and exec_host), from the hosts with ngpus and
-GPU requirements on each host (LSF), from slots and -l gpu=N for the whole job (Grid Engine), and from
-required_resources (Ray).  The time limit is Resource_List.walltime, -W, or h_rt.  Elements of arrays are separate jobs.
+Cores, GPUs and nodes: PBS from exec_vnode, else from Resource_List and exec_host; LSF from the hosts, with ngpus and
+the GPU requirements on each host; Grid Engine from slots and -l gpu=N, for the whole job; Ray from required_resources.
+The time limit is Resource_List.walltime, -W, or h_rt.  Elements of arrays are separate jobs.
 
 Requeued runs are separate jobs (`attempts: separate`), each arriving when the run before ended, or one job from the
 first start to the last end (`attempts: restarts`).

@@ -4,13 +4,13 @@
     kubectl get nodes -o json > nodes.json
 
 The list may be that of kubectl, a JSON list, or JSON lines of pods or of watch events ({"type": ..., "object": POD}),
-of which the last event of a pod counts.  A pod occupies the requests of its containers together (or of one of its init
+in which the last event of a pod counts.  A pod occupies what all its containers request together (or one of its init
 containers, if that is more): cpu, memory, GPUs (nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915 or xe).  It arrived at
 its creationTimestamp, started with its first container (or at status.startTime) and ran until its last container
 finished.  A pod whose containers restarted occupied its devices from PodScheduled (or status.startTime) on; `attempts`
 counts them.  Its time limit is activeDeadlineSeconds.  A nodeSelector nvidia.com/gpu.product (amd.com/gpu.product-name,
-gpu.intel.com/product) restricts it to that type.  The node is `recorded_node`, the namespace the class, the phase
-`status`, and the label `user_label` (default: user) the user.
+gpu.intel.com/product) restricts it to that type.  The node becomes `recorded_node`, the namespace the class, the phase
+the column `status`, and the label that `user_label` names (default: user) the user.
 
 Pods of one gang are one job with their total resources, named after the gang: by the first label or annotation of
 Volcano, Kubeflow, JobSet, Kueue, Ray and the coscheduling plug-in that a pod has, or by the label that
@@ -188,7 +188,7 @@ def _unusable(held: dict[str, float]) -> str:
 
 
 def _product(spec: dict[str, Any], held: dict[str, float], line: int, makes: dict[str, list[int]]) -> Any:
-    """Return the GPU product that a pod selects; else count it under the GPU's maker."""
+    """Return the GPU product that a pod selects; count pods without one by GPU maker."""
     if (make := next(iter(_makes(held)), None)) is None:
         return ""
     product = (spec.get("nodeSelector") or {}).get(GPUS[make][0])

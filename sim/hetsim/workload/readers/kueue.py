@@ -41,7 +41,7 @@ NOT_MODELED = ("admissionChecks", "admissionChecksStrategy", "admissionScope")
 
 
 class KueueObjects:
-    """The objects of a file by kind and name, each with its line."""
+    """Kueue's objects in a file, by kind and name, each with its line."""
 
     def __init__(self, path: Path, nodes: Path):
         self.log = JobLog(path, LogCut())
@@ -113,10 +113,7 @@ class KueueObjects:
         return [job for job, end in made if end is None], over
 
     def job(self, name: str, line: int, one: dict[str, Any]) -> tuple[SnapshotJob, float | None] | None:
-        """Return a workload as a job, with its end; None if it is skipped.
-
-        The end is None if the job has not ended, and NaN if its time is unknown.
-        """
+        """Return a workload's job and its end (None: not ended, NaN: unknown), or None."""
         spec, status, meta = one["spec"], one.get("status") or {}, one["metadata"]
         says = {row["type"]: row for row in status.get("conditions") or ()}
         queue = (status.get("admission") or {}).get("clusterQueue") or self._queue_of.get(
@@ -199,7 +196,7 @@ def nodes(
 def policy_and_notes(
     path: str, *, nodes: str, fair_sharing: bool = False, **_: Any
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return `policy:` for the objects in a file, and notes on what it omits."""
+    """Return `policy:` for the objects in a file, and notes on what is not modeled."""
     objects = KueueObjects(Path(path), Path(nodes))
     return {"policy": {"scheduler": objects.policy(fair_sharing)}}, [f"{path}: {note}" for note in objects.notes]
 

@@ -128,7 +128,7 @@ def _check_times(layers: list[Layer], header: list[str], first: str, file: str) 
 
 
 def _pipedream(text: str, file: str) -> Cuts:
-    """Return the cuts in PipeDream's text; input layers are free, and in stage 1."""
+    """Return the cuts in PipeDream's text, without input layers, which cost nothing."""
     layers: dict[str, Layer] = {}
     after: dict[str, list[str]] = {}
     into: dict[str, list[str]] = {}

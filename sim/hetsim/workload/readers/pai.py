@@ -174,7 +174,7 @@ class Owners:
 
 
 class AttemptSpans:
-    """Instances of an instance table, combined by task."""
+    """First start, last end and machine of each task's instances, from their table."""
 
     def __init__(self, path: Path | None = None):
         self._machines = Texts()

@@ -7,8 +7,8 @@ number of GPUs and of samples per step that the user requests.
 
     sizes       given: a job runs on the number of GPUs in its row.  any: on every number of GPUs up to `max_gpus`
                 among which its batch size can be divided; a job with 1 in its row runs on one GPU.
-    batch       given: a step has the number of samples in the row.  adaptive: it has the number with the fastest
-                progress at that time by the tables; a job with 1 GPU in its row uses the number in its row.
+    batch       given: a step has the number of samples in the row.  adaptive: it has the number with which, by the
+                tables, the progress is fastest at that time; a job with 1 GPU in its row uses the number in its row.
     local_limits  by application, the maximum samples per GPU at once, if that is not the largest measured number
 
 A folder of profiles has one folder per application, as in the artifact.

@@ -1,4 +1,4 @@
-"""Request traces, a row each (`azure_llm`, `burstgpt`, `requests`, `mooncake`)."""
+"""Readers of request traces: `azure_llm`, `burstgpt`, `requests` and `mooncake`."""
 
 import json
 import math

@@ -191,10 +191,7 @@ def _bytes(text: str) -> float:
 
 
 def limit_of(log: JobLog, line: int, cell: str, column: str = "Timelimit") -> float | None:
-    """Return the seconds of `1-02:03:04`, `03:04` or `30` (minutes).
-
-    NaN if the job has no limit; None after a problem.
-    """
+    """Return a time limit such as `1-02:03:04` in s (NaN: none); None after a problem."""
     if cell in NO_LIMIT:
         return math.nan
     seconds = 60.0 * int(cell) if cell.isdecimal() else clock(cell)

@@ -3,11 +3,11 @@
     sshare -a -P -o Account,User,RawShares,RawUsage,GrpTRESRaw > sshare.txt
     hetsim trace convert slurm.conf site.yaml --option sshare=sshare.txt
 
-Nodes are those of NodeName, with the partitions whose Nodes name them.  A conversion also writes `site:`, with the
-limits and tiers of partitions, and `policy:`, with the weights, times and intervals of `slurm_multifactor`; settings
-that slurm.conf omits have Slurm's defaults (22.05).  A note names keys about scheduling that are not modeled.  sshare
-provides the tree of accounts, the shares of users, and their usage: GPU seconds of GrpTRESRaw if that column exists,
-else RawUsage, in the units that the site bills.
+Nodes are those of NodeName; a node is in each partition whose key Nodes lists it.  A conversion also writes `site:`,
+with the limits and tiers of partitions, and `policy:`, with the weights, times and intervals of `slurm_multifactor`;
+settings that slurm.conf omits have Slurm's defaults (22.05).  A note names keys about scheduling that are not modeled.
+sshare provides the tree of accounts, the shares of users, and their usage: GPU seconds of GrpTRESRaw if that column
+exists, else RawUsage, in the units that the site bills.
 Reference: slurm.conf(5), sshare(1), Slurm Workload Manager 22.05 (SchedMD).
 """
 
@@ -140,7 +140,7 @@ class SlurmConf:
         return made
 
     def scheduler(self) -> tuple[dict[str, Any], list[str]]:
-        """Return `slurm_multifactor` with the file's parameters, and what is not modeled."""
+        """Return the policy `slurm_multifactor` of the file, and settings not modeled."""
         made: dict[str, Any] = {"name": "slurm_multifactor", "priority": 0.0}
         basic = self.text("PriorityType").lower() == "priority/basic"  # jobs in the order of their arrival
         for key, name in WEIGHTS.items():
@@ -198,7 +198,7 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, sshare: Existin
 
 
 def site_and_policy(path: str, *, sshare: str | None = None, **_: Any) -> tuple[dict[str, Any], list[str]]:
-    """Return `site:` and `policy:` of a slurm.conf, and notes on what they omit."""
+    """Return `site:` and `policy:` of a slurm.conf, and notes on what is not modeled."""
     conf = SlurmConf(Path(path), {})
     (scheduler, other), site, notes = conf.scheduler(), conf.site(), list[str]()
     conf.log.row_problems.fail_if_any()

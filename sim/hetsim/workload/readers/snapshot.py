@@ -71,7 +71,7 @@ class SnapshotJob:
 
     @property
     def group(self) -> str:
-        """Class or partition by which, in addition to the user, run times are learned."""
+        """Class or, without one, partition; run times are learned by user and this group."""
         return self.class_ or self.partition
 
     @property
@@ -212,10 +212,7 @@ def _or_nan(value: float | None) -> float:
 
 
 def gpus_of(text: str) -> tuple[float, str]:
-    """Return the number and type of GPUs in `gres:gpu:a100:2`, `gres/gpu=2` or `N/A`.
-
-    If there are several types, all GPUs are counted and the type is empty.
-    """
+    """Return number and type of GPUs in `gres:gpu:a100:2`; type "" if none or several."""
     typed: dict[str, float] = {}
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
         if match := _GPUS.fullmatch(part.strip()):

@@ -1,13 +1,13 @@
 """The plain task table (`format: tasks`): CSV, gzip or not, or Parquet.
 
 Columns, all optional except one duration or flops: id, arrival, class, user, priority, weight, deadline, patience,
-cpu_time, gpu_time, gpu_time.TYPE, each also with the suffix `_estimate` for the value that policies see, cpus, gpus,
-memory, gpu_memory, bytes_in, bytes_out, upload, download, flops, bytes, efficiency (work of a kernel: operations, bytes
-of memory traffic, and the fraction of a device's peak rates that it reaches), predecessors, reads, writes (names
-separated by `;` or spaces), devices (the GPU types that a task may run on, separated by `|`; blank: all), slice (the
-profile of its MIG slice, in place of gpus).  Times are seconds, sizes bytes.  A blank or `inf` duration means that the
-task cannot run on that device.  With flops a missing duration is computed, for types with a known peak.  Other numeric
-columns are copied to the result; other text columns are ignored, with a note.
+cpu_time, gpu_time, gpu_time.TYPE (durations), cpus, gpus, memory, gpu_memory, bytes_in, bytes_out, upload, download,
+flops, bytes, efficiency (work of a kernel: operations, bytes of memory traffic, and the fraction of a device's peak
+rates that it reaches), predecessors, reads, writes (names separated by `;` or spaces), devices (the GPU types that a
+task may run on, separated by `|`; blank: all), slice (the profile of its MIG slice, in place of gpus).  A duration with
+the suffix `_estimate`, such as gpu_time_estimate, is the value that policies see.  Times are seconds, sizes bytes.  A
+blank or `inf` duration means that the task cannot run on that device.  With flops a missing duration is computed, for
+types with a known peak.  Other numeric columns are copied to the result; other text columns are ignored, with a note.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TIME = re.compile(r"(?:cpu_time|gpu_time|gpu_time\..+?)(?P<estimate>_estimate)?
 
 
 def read(path: ExistingFile, *, columns: dict[str, str] | None = None) -> TaskTable:
-    """Read a task table; ScenarioError names the place of every problem."""
+    """Read a task table; ScenarioError lists every problem with line and column."""
     return _Reader(Path(path), columns or {}).table()
 
 
@@ -370,7 +370,6 @@ class _Reader:
                 self._row_problem(row, name, message.format(numbers[row]))
 
     def _check_work(self, table: TaskTable, flops: np.ndarray | None) -> None:
-        """Check that columns of work (bytes, efficiency) are given only with flops."""
         for name in ("bytes", "efficiency"):
             if (given := table.numbers.get(name)) is None:
                 continue

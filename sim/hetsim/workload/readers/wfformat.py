@@ -2,7 +2,7 @@
 
 A JSON object: workflow.specification has tasks (id, name, parents, children, inputFiles, outputFiles) and files (id,
 sizeInBytes), workflow.execution has the resources of each task (id, runtimeInSeconds, coreCount, memoryInBytes,
-machines).  Tasks run on CPUs, `coreCount` cores each (1 unless given), all submitted at time 0.  Files are data items,
+machines).  Tasks run on CPUs, `coreCount` cores each (default: 1), all submitted at time 0.  Files are data items,
 which tasks read and write; those that no task writes exist on every host from the beginning.  A child waits for its
 parents; it is enough if the child names the parent or the parent names the child.  The name of a task without its
 number is its class, its machine becomes `recorded_node`.
@@ -48,7 +48,7 @@ Names = tuple[str, ...]
 
 
 class _Task(NamedTuple):
-    """Relations and files of a task; None where the file has no list."""
+    """Relations and files of a task; None for a list that the file lacks."""
 
     parents: Names | None
     children: Names | None

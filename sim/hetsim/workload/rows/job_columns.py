@@ -16,7 +16,7 @@ BLOCK = 2**17  # rows per block on disk
 
 
 class RowBlock:
-    """Rows as columns: 8 bytes per number, 4 per repeated text, and ids.
+    """Rows as columns: 8 bytes per number, 4 per text (a code), and the ids.
 
     `ids` is empty while no row has an id, an array while all ids are whole numbers, and otherwise a list of texts, in
     which the line number replaces a missing id.
@@ -87,7 +87,7 @@ def _padded(values: array, count: int, filler: float) -> np.ndarray:
 
 
 class Blocks:
-    """Blocks of rows in order: one block in memory, or many in a file in `folder`."""
+    """Blocks of rows, in order: one in memory or, with `folder`, many in a file there."""
 
     def __init__(self, folder: Path | None = None):
         self.current = RowBlock()

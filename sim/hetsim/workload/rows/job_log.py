@@ -1,17 +1,17 @@
-"""The common part of readers of job logs: rows to columns, cut and counted.
+"""Common options of readers of job logs, and the conversion of rows to columns.
 
 All these readers have the options
 
     since, until    read only jobs submitted in this window of the log's own time; `since` becomes time 0.  If the log
-                    has dates, its time 0 is the first submission, and the option may be a date (and time) too
-    sample          the share of jobs that is read, chosen by a hash of the job's id (and `sample_seed`): the same jobs
-                    in any order of the rows, and a load that is this share of the log's at any time
+                    has dates, its time 0 is the first submission, and the options may be dates (and times)
+    sample          the share of jobs that is read, chosen by a hash of the job's id (and `sample_seed`): always the
+                    same jobs, whatever the order of the rows
     warm_start      begin with the jobs in the cluster at `since`: running jobs start at time 0 with their remaining
                     time, waiting jobs arrive a millisecond later; the column `at_cut` is 1 for running, 2 for waiting
     time_scale      factor on the submission times after `since`; 0.5 doubles the rate
     estimates       `trace`: policies see the users' requested times, if the log has them; `perfect`: the true times.
-                    Another error model is set in the entry (`estimates:`), together with `perfect` in the trace
-    types           names of the log's GPU types in the cluster: {V100M32: v100}
+                    For another error model set `perfect` here, and `estimates:` in the entry of the workload
+    types           the cluster's GPU types by their names in the log: {V100M32: v100}
 
 Rows are read one by one; skipped rows are only counted.  A row takes 8 bytes per number and column, and its id; rows
 of logs larger than memory are stored on disk (`TableParts`).  An unreadable cell is an error that names its line; a job
@@ -84,8 +84,8 @@ class LogCut:
 class JobLog(ReadFile):
     """The jobs of one file as columns that grow, in memory or on disk.
 
-    `dated`: times are dates, and time 0 is the first submission.  `unique`: skip repeated rows.  `times`: the columns
-    with times by device, and their names in the table; `duration` is then unused.
+    `dated`: times are dates, and time 0 is the first submission.  `unique`: skip repeated rows.  `times`: names in the
+    task table of the columns with run times by device; if it has any, `duration` is not used.
     """
 
     def __init__(self, path: Path, cut: LogCut, folder: Path | None = None):
@@ -142,8 +142,8 @@ class JobLog(ReadFile):
 
         `columns` are numbers and texts by name: those of a task table, `start` and `estimate` in seconds (NaN:
         unknown), `devices` (types separated by |), or other columns, which are copied; empty texts and None are not
-        stored.  `key`: the text from which samples are drawn (None: the id).  `whole`: the text by which repeated rows
-        are detected (None: the key).
+        stored.  `key`: the text whose hash decides whether the job is in the sample (None: the id).  `whole`: rows with
+        the same text are repetitions (None: the key).
         """
         self.seen += 1
         cut = self.cut
@@ -169,7 +169,7 @@ class JobLog(ReadFile):
         return self._added - 1
 
     def window(self) -> tuple[float, float]:
-        """Return `since` and `until` on the log's own clock; call after all dated rows."""
+        """Return `since` and `until` on the log's clock; call it after all dated rows."""
         zero = self.origin if not self.dated else self.first if math.isfinite(self.first) else 0.0
         bounds = []
         for key, given in (("since", self.cut.since), ("until", self.cut.until)):

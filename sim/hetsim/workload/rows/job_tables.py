@@ -1,9 +1,8 @@
 """Turns the rows of a log, cut by its options, into one task table or several.
 
-One table and several are made by the same steps on blocks of rows; in memory there is one block.  Properties of the
-whole log are determined first: time 0, rows that repeat others, existing columns, whether ids are numbers, and repeated
-ids.  In addition to the blocks this needs, per row, one byte and 8 for the id (and 8 for the key if repeated rows are
-skipped), and the texts of repeated ids.
+Rows are processed in blocks; a log in memory is a single block.  Properties of the whole log are determined first: time
+0, repeated rows, columns with values, whether ids are numbers, and repeated ids.  Apart from the blocks, this takes 1
+byte per row and 8 for its id (8 more for the key if repeated rows are skipped), and the texts of repeated ids.
 """
 
 import inspect
@@ -223,7 +222,7 @@ class Assembly:
         return table
 
     def _in_order(self, block: RowBlock, kept: np.ndarray) -> np.ndarray | None:
-        """Return selected rows (None: all); sorts ties by id unless the file is sorted."""
+        """Return the selected rows (None: all); equal arrivals by id in an unsorted file."""
         arrival = np.frombuffer(block.arrival)
         if not (np.diff(arrival) < 0).any() or len(np.unique(arrival)) == len(arrival):
             return None if kept.all() else np.flatnonzero(kept)
@@ -246,7 +245,7 @@ class Assembly:
     def _recorded(
         self, table: TaskTable, arrival: np.ndarray, start: np.ndarray | None, due: np.ndarray | None
     ) -> None:
-        """Set starts and deadlines, with their distances from the submissions unchanged."""
+        """Set recorded starts and deadlines, at the same time after the arrival as logged."""
         if start is not None and self.columns.numbers["start"]:
             wait = start - arrival
             if self.log.cut.warm_start:  # from the cut on; those that were moved behind it start when they did
@@ -270,7 +269,7 @@ class Assembly:
         self, duration: np.ndarray, start: np.ndarray | None, estimate: np.ndarray | None,
         numbers: dict[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray | None]:  # fmt: skip
-        """Return remaining times and estimates of jobs at the cut; reduce their limits."""
+        """Return the times and estimates that remain at the cut; reduce time limits, too."""
         if start is None:
             return duration, estimate
         done = np.nan_to_num(np.maximum(0.0, self.begin - start))
@@ -337,11 +336,10 @@ def _end_of(block: RowBlock) -> np.ndarray:
 
 
 def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]:
-    """Decorator that turns `read(log, options)` into a reader with the common options.
+    """Decorator that turns `read(log, **options)` into a reader with common options.
 
-    `read` returns a table, or, if its annotation says so, the log, from which the decorator makes the table.  A reader
-    of the
-    latter form can also read in parts: `reader.parts(folder, path, **options)`, see `TableParts`.
+    `read` returns a table, or the log, from which the decorator makes the table.  If `read` is annotated to return the
+    log, the reader can also read in parts: `reader.parts(folder, path, **options)` returns `TableParts`.
     """
 
     def log_of(path: Path, given: dict[str, Any], folder: Path | None = None) -> JobLog:
@@ -378,7 +376,7 @@ def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]
 class TableParts:
     """Tasks of a log as consecutive tables, for logs larger than memory.
 
-    Until all rows are known, an unnamed file in a folder stores them.  After the last table, `notes` are complete.
+    A temporary file in a folder stores the rows until all are known.  `notes` are complete after the last table.
     """
 
     def __init__(self, log: JobLog):

@@ -41,7 +41,7 @@ class HeldOverTime:
         self.length = np.append(np.diff(self.times), 0.0)  # seconds of each step; 0 of the last
 
     def peak(self) -> float:
-        """Return the highest level used for more than `MOMENT` s (rounded times overlap)."""
+        """Return the highest level in use for over `MOMENT` s (rounded times may overlap)."""
         return self._level_above(MOMENT)
 
     def common(self) -> float:
@@ -96,7 +96,7 @@ class JobTimes:
     def settle(
         self, line: int, arrival: float, start: float | None, end: float | None, took: float | None
     ) -> Times | None:
-        """Return a job's times as far as its own row decides them; None if it is skipped."""
+        """Return a job's times, as far as its row decides them; None: skip the job."""
         self._last = None
         choices = product(*((one, one.later) if isinstance(one, Twice) else (one,) for one in (arrival, start, end)))
         given = [(came, began, ended) for came, began, ended in choices if came is not None]
@@ -144,7 +144,7 @@ class JobTimes:
         return times
 
     def added(self, position: int) -> None:
-        """Record the row of the job last given to `settle`; negative: the job is skipped."""
+        """Set the row of the job of the last `settle`; negative: the job is skipped."""
         if self._last is not None and position >= 0:
             self._last.position = position
             self._open.append(self._last)
@@ -244,7 +244,7 @@ class JobTimes:
 
 
 class _Rest:
-    """The log as columns: the decided times, as evidence for the other times."""
+    """The whole log as columns; decided times are evidence for undecided ones."""
 
     def __init__(self, log: "JobLog", opened: list[_Open]):
         blocks = list(log.blocks)
@@ -313,13 +313,13 @@ def _texts(block: Any, name: str) -> list[str]:
 
 
 def numbers_in(names: list[str]) -> np.ndarray:
-    """Return the number in each id, array elements as a fraction; NaN if it has none."""
+    """Return the number in each id (NaN: none); an array's element 12_3 is 12.0000003."""
     matches = [None if name.startswith("line ") else re.search(r"(\d+)(?:[\[_](\d+))?", name) for name in names]
     return np.array([np.nan if one is None else float(one[1]) + float(one[2] or 0) / 1e7 for one in matches])
 
 
 def by_ids(rank: np.ndarray, arrival: np.ndarray) -> tuple[np.ndarray, float | None]:
-    """Return rows in order of `rank`, and the tolerance (s) of arrivals in this order.
+    """Return the rows by `rank`, and by how many s arrivals may be out of this order.
 
     The tolerance is None if arrivals do not increase with `rank`.
     """

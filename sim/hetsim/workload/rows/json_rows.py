@@ -24,10 +24,11 @@ OPENED = Opened()
 
 
 def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the values under the wanted keys of the object in the file, in order.
+    """Yield (keys, value) for the wanted keys of the object in the file, in order.
 
-    A list yields OPENED, then its members one by one, each with the list's keys; any other value is yielded whole.
-    Other parts of the file are skipped.  ScenarioError with the line if the file is not JSON, or ends too early.
+    A list yields OPENED first, then its members one by one, each with the keys of the list; any other value is yielded
+    whole.  Other parts of the file are skipped.  ScenarioError with the line if the file is not JSON, or ends too
+    early.
     """
     reader = _Reader(path)
     if not reader.sign():
@@ -70,7 +71,7 @@ def first_sign(path: Path) -> str:
 
 
 class _Reader:
-    """Cursor in the text of a JSON file; the text of one member is in memory."""
+    """Cursor in the text of a JSON file; only the value being read is in memory."""
 
     def __init__(self, path: Path):
         self.path = path

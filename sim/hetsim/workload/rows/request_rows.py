@@ -1,4 +1,4 @@
-"""The common part of readers of request traces: lines to columns.
+"""Common options of readers of request traces, and the conversion of lines.
 
 A request trace contains the arrivals and sizes of requests, not their durations: it feeds an entry that has a
 `service:`.  All readers have these options:
@@ -7,8 +7,8 @@ A request trace contains the arrivals and sizes of requests, not their durations
     time_scale      factor on the times, applied after that: 0.5 doubles the rate
     sample          the share of requests that is read, each drawn independently (by `sample_seed`), so that the
                     arrivals remain as irregular as they were
-    sort            accept rows in any order; without it an out-of-order row is an error, since in published traces it
-                    is a sign of damage
+    sort            accept rows in any order; without this option, a row out of order is an error, since in published
+                    traces it is a sign of damage
 
 Rows are read one by one; rows outside the window or the sample use no memory, others about 40 bytes.  Reading stops at
 `until` (with `sort`, at the end of the file).
@@ -268,7 +268,6 @@ class RequestColumns:
         return self.table.has[name]
 
     def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
-        """Yield line and values (in the wanted order) of rows without problems."""
         for number, cells in self.table:
             values = []
             for name, parse, default, place in self.columns:

@@ -36,7 +36,7 @@ Sink = Callable[[int, Row, str | None], None]
 
 @dataclass(frozen=True)
 class Fold:
-    """Rule that joins the rows of one job, and folds each column into one value."""
+    """Rule that merges the rows with one value of `by` into one job, by column."""
 
     by: str
     columns: Mapping[str, str] = field(default_factory=dict)  # declared rules
@@ -76,7 +76,7 @@ class JobRows:
         self._waiting: dict[object, list[tuple[int, Row, str | None]]] = {}
 
     def take(self, key: str | None, line: int, row: Row, whole: str | None = None) -> None:
-        """Add a row of the job `key`; equal texts `whole` mean that a row is repeated."""
+        """Add a row of the job `key`; a row with the same text `whole` is a repetition."""
         rows = self._waiting.setdefault(len(self._waiting) if key is None else key, [])
         if whole is not None and any(whole == other for _, _, other in rows):
             self.log.pass_over("repetitions", line)
@@ -84,7 +84,6 @@ class JobRows:
             rows.append((line, row, whole))
 
     def finish(self) -> None:
-        """Turn all collected rows into jobs."""
         merged, first = 0, 0
         different: list[tuple[object, int]] = []
         for key, rows in self._waiting.items():
@@ -161,7 +160,7 @@ def _one(rule: str, name: str, values: list[Any], rows: list[Row]) -> Any:
 
 
 def _peak(name: str, rows: list[Row]) -> float:
-    """Return the most that rows use at one instant; the sum if times are missing."""
+    """Return the maximum over time of a column's sum; without times, the total."""
     if any(row.get("start") is None or row.get("end") is None for row in rows):
         return float(sum(row.get(name) or 0.0 for row in rows))
     steps = sorted([(row["start"], 1, row.get(name) or 0.0) for row in rows]

@@ -1,4 +1,4 @@
-"""The common part of plain-text readers: lines, cells, times, tables, problems."""
+"""Common code of readers of text files: lines, cells, times, tables, problems."""
 
 import csv
 import re
@@ -97,8 +97,8 @@ def numbered_lines(path: Path, longest: int = -1, keep: bool = False) -> Iterato
     """Yield number (from 1) and text of each line of a gzip or plain file.
 
     Only one line is in memory.  ScenarioError if the file is not text, has a line of more than `longest` bytes (-1: no
-    limit), or is compressed and exceeds the limit of `hetsim.model.files`.  `keep`: the caller stores all lines, so
-    that the limit is checked before the first line.
+    limit), or is compressed and exceeds the limit of `hetsim.model.files`.  `keep`: the caller stores all lines; then
+    this limit is checked before the first line.
     """
     file = str(path)
     number = 0
@@ -195,7 +195,7 @@ def time_of(cell: str, unit: str) -> tuple[float, str]:
 
 
 def circle(predecessors: Sequence[Sequence[int]], ids: Sequence[Any] | np.ndarray) -> tuple[int, str] | None:
-    """Return a task in a cycle of predecessors, with a message; None without a cycle."""
+    """Return a task in a cycle of predecessors, and a message; None without a cycle."""
     if not (cycle := find_cycle(predecessors)):
         return None
     around = [str(ids[row]) for row in reversed(cycle)]  # from a predecessor to what waits for it
@@ -213,7 +213,8 @@ class Twice(float):
 def instant_of(found: datetime, zone: tzinfo | None) -> float:
     """Return a date as seconds since 1970.
 
-    A date without a time zone is read in `zone` (None: UTC); if it occurs twice, as clocks were set back, as a `Twice`.
+    A date without a time zone is read in `zone` (None: UTC).  If it occurs twice there, because clocks were set back, a
+    `Twice` is returned.
     """
     if found.tzinfo is not None:
         return found.timestamp()
@@ -243,10 +244,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 class CsvTable:
-    """Rows of a file with separators, as cells of the wanted columns.
-
-    `header`: the names of the columns if the file has no header.
-    """
+    """Rows of a file with separators, as cells of the columns `needed` and `optional`."""
 
     def __init__(
         self, log: ReadFile, needed: tuple[str, ...], optional: tuple[str, ...] = (), separator: str = ",",
