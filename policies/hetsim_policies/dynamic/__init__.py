@@ -32,7 +32,7 @@ Unlike devices, and data:
 
 GPUs shared or packed:
     sharing            Two jobs on one GPU: by a table of slowdowns, or by trial
-    packing            Tasks on the same nodes: packed by demand, placed by similarity, or migrated
+    packing            Schedulers for shared nodes: by demand, by similar jobs, or with migration
 
 Energy:
     power_down         Power down: idle accelerators sleep and wake on demand, or by forecast

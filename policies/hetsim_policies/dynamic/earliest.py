@@ -11,7 +11,7 @@ from hetsim.model.plan import Placement, can_host
 from hetsim.model.task import Task
 from hetsim.model.tasks import Tasks
 from hetsim.policy import Decision, Fetch, PlanProblem, View
-from hetsim_policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask, refuse_parts_of_nodes
+from hetsim_policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask, refuse_gangs
 from hetsim_policies.task_graphs import bottom_levels
 
 NEAR = 16  # maximum number of nodes near a task's data whose devices are checked one by one
@@ -69,7 +69,7 @@ class EarliestLine(AssigningScheduler):
     spreads = frozenset({"gpus"})
 
     def check(self, problem: PlanProblem) -> None:
-        refuse_parts_of_nodes(problem)
+        refuse_gangs(problem)
 
     def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
         lines: list[DeviceLine] = []

@@ -26,7 +26,7 @@ from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
-from hetsim_policies.dynamic.common.lines import refuse_parts_of_nodes
+from hetsim_policies.dynamic.common.lines import refuse_gangs
 from hetsim_policies.dynamic.common.two_ended import TwoEnded
 
 OWN, STOLEN = 0, 1  # The ends of a deque: its worker takes the newest task, others steal the oldest
@@ -66,7 +66,7 @@ class Lws(Scheduler):
         self._down: set[int] = set()
 
     def check(self, problem: PlanProblem) -> None:
-        refuse_parts_of_nodes(problem)
+        refuse_gangs(problem)
 
     def prepare(self, problem: PlanProblem) -> None:
         self._before = problem.tasks.predecessors

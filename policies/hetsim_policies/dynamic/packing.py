@@ -1,4 +1,4 @@
-"""Tasks on the same nodes: packed by demand, placed by similarity, or migrated."""
+"""Schedulers for shared nodes: by demand, by similar jobs, or with migration."""
 
 import math
 from collections import defaultdict

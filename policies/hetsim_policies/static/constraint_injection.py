@@ -322,7 +322,7 @@ class SharingTree:
         return ConstraintNode(name, _together(groups), tuple(below))
 
     def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield groups that are faster on accelerators, divided among all accelerators."""
+        """Yield two divisions, among the accelerators, of groups that are faster there."""
         sites = self.devices
         if len(sites) < 2:
             return
@@ -389,10 +389,10 @@ class SharingTree:
         return (Pin(pinned, tuple(self.cores)),) if pinned else ()
 
     def groups(self, view: View, limit: float, given: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Merge groups with common data, those that save most transfer seconds first.
+        """Merge groups of tasks with common data, the largest saving of transfers first.
 
-        view: data that count: inputs, results of one task for another (flow), or all.  limit: maximum seconds of work
-            of a group at a site.  given: groups at the start.
+        view: data that count: inputs, results of one task for another (flow), or all.  limit: maximum seconds of a
+            group's work at its fastest site (cores or GPUs).  given: the groups to merge.
         """
         merging = _Merging(
             {number: list(group) for number, group in enumerate(given)},

@@ -36,7 +36,7 @@ class JudgedShape:
 
 @dataclass
 class Shaped:
-    """The measured times of a stage, and the shape that was chosen for them."""
+    """Measured stage times by size, and the curve (line, powers, ...) chosen for them."""
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]

@@ -89,7 +89,10 @@ def warnings(texts: Iterable[str], quiet: bool = False) -> None:
 
 @contextmanager
 def own_warnings(quiet: bool) -> Iterator[None]:
-    """Print warnings about pictures, damaged files and unknown inputs as notes."""
+    """In a `with` block, print hetsim's own Python warnings as `warning:` lines.
+
+    They are about pictures, damaged files and unknown inputs; with `quiet`, they are not printed.
+    """
     with python_warnings.catch_warnings():
         show = python_warnings.showwarning
 

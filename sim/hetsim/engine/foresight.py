@@ -67,10 +67,10 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
 
 
 def expected(request: Generation, replica: Replica) -> int:
-    """Return the estimated number of tokens of an answer.
+    """Return the number of answer tokens to expect from a request on this replica.
 
-    It is the number of tokens that an otherwise idle replica generates in the estimated time, at most the number that
-    the request announces and at most the number that the replica can store.
+    It is the true number if the estimated time is exact; else the number that the replica, serving only this request,
+    generates in the estimated time, at most the request's announced maximum and what fits into the KV cache.
     """
     task, position = request.task, replica.kind.position
     if (estimate := task.estimates[position]) == task._time[position]:  # equal floats: the estimate is the truth itself

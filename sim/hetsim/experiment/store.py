@@ -54,7 +54,8 @@ class Store:
     ) -> RunOutcome | None:
         """Return the stored outcome of a run, if it has these metrics; otherwise None.
 
-        block: the block to which the run belongs.  reduced: also accept outcomes that have only the metrics to keep.
+        block: the block (runs that are sealed together) to which the run belongs.  reduced: also accept an outcome with
+        only the metrics that an earlier study was to keep (`keep`).
         """
         if self.folder is None:
             return None

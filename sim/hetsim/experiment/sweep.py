@@ -84,7 +84,7 @@ def sweep(
         replications: replications of every row, in place of the scenario's: a number, or {precision, metric, max,
             confidence}, with which each row has as many as its precision needs, at least ten.  Replication r has the
             same arrivals, sizes and faults in all rows, unless the point itself changes these.
-        metrics: metrics to keep in addition to those of the summary; they are shown first.
+        metrics: metrics to keep in addition to those of the summary; if given, only they are shown.
         keep: keep only these metrics and `metrics`, to save space in very large sweeps.
         out: a directory for finished runs (written as they finish) and tables; an interrupted sweep is continued there.
         resume: `out` must contain a sweep, either this one or one that shares runs with it.
@@ -412,7 +412,7 @@ class OpenBlocks:
 
     @property
     def crowded(self) -> bool:
-        """Return True if no other block may begin yet."""
+        """Return True if too many blocks are unfinished for a further row to begin."""
         self.settle()
         return len(self._open) > OPEN_BLOCKS
 

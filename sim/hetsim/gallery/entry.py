@@ -28,7 +28,7 @@ Key = documents.Path_  # axes and values of a case, in the order of the axes
 
 @dataclass(frozen=True)
 class TableCase:
-    """One scenario run for a table."""
+    """Case of an entry's table: scenario, policy and keys for a set of axis values."""
 
     table: str
     labels: Labels

@@ -257,7 +257,10 @@ class DeviceType:
         return hash(self.name)  # only the name, for speed: types are keys in the innermost loops
 
     def slices_for(self, share: int, memory: int = 0, profile: str = "") -> Layout:
-        """Return the MIG slices with at least this share and memory (and this profile)."""
+        """Return MIG slices with at least this share and memory (and this profile).
+
+        share: in millionths of a GPU.  memory: in bytes.
+        """
         named = [one for one in self.sharing.slices if profile in ("", one.profile)]
         return tuple(one for one in named if micro_share(one.share) >= share and one.bytes_of(self.memory) >= memory)
 

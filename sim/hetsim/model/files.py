@@ -63,7 +63,7 @@ def record_input(path: Path, key: str | None = None, text: Any = None) -> Path:
 
 
 def open_input(path: Path) -> io.BufferedReader:
-    """Open and record an input file; libraries receive the stream, not the path."""
+    """Open a file and record it as an input; give libraries this stream, not the path."""
     for one in _recording.get():
         one.opened[path] = None
     return path.open("rb")

@@ -31,15 +31,15 @@ UNLIMITED_BATCH = 1 << 40  # batch limit if neither the service nor memory sets 
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Seconds of a transfer: `fixed` per launch plus `per_item` per task."""
+    """Seconds of a stage of a batch (a transfer, ...): `fixed` + `per_item` per task."""
 
     fixed: Seconds = 0.0
     """Time per batch."""
     per_item: Seconds = 0.0
-    """Time for each request of the batch."""
+    """Time for each task of the batch."""
 
     def seconds_for(self, count: int) -> float:
-        """Return the seconds of a launch of `count` tasks."""
+        """Return the seconds of a batch of `count` tasks."""
         return self.fixed + self.per_item * count
 
 
@@ -57,7 +57,7 @@ class BatchTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpanSpeeds:
-    """Rates of a gang by the level (node, rack, ...) that contains all its devices.
+    """Rates (1: full) of a gang by the level (node, rack, ...) with all its devices.
 
     If several levels contain all devices, the fastest of their rates counts.  `island` and `switch` count only on nodes
     that have them (keys `island`, `pcie: {switch: ...}`), `rack` only if nodes have one.
@@ -333,7 +333,7 @@ class Tasks:
 
     @property
     def plain(self) -> bool:
-        """True if no task transfers data, has predecessors, or reads or writes items."""
+        """True if no task has bytes to transfer, predecessors, or items to read or write."""
         return (
             self.bytes_in is None
             and self.bytes_out is None

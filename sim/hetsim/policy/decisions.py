@@ -101,7 +101,7 @@ class Set(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Fetch(_Shown):
-    """Copy an item to a device (prefetch, load a model)."""
+    """Copy a data item to a device (prefetch, load a model)."""
 
     item: int
     device: Device
@@ -109,7 +109,7 @@ class Fetch(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Drop(_Shown):
-    """Drop an unused copy of an item from a device."""
+    """Remove a copy of a data item from a device: one not in use, and not the last."""
 
     item: int
     device: Device

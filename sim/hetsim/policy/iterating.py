@@ -153,10 +153,10 @@ class IterationPolicy:
         return True
 
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
-        """Return after how many of the next `steps` decode-only steps to call the policy.
+        """Return the number of steps, 1 to `steps`, until the policy must be asked again.
 
-        It is called only if `changes` is True.  request: the first waiting request, which may not join now.  The number
-        is at least 1; a number that is too small only costs time.
+        The engine calls this only if `changes` is True, the next `steps` steps only decode, and `request`, the first
+        that waits, may not join now.  A number that is too small only costs time.
         """
         return steps
 

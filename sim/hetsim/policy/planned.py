@@ -23,10 +23,12 @@ class PlannedScheduler(Scheduler):
     """Base of static policies: `plan` once before the run, then follow the plan.
 
     A task starts when it is first in the queues of all its devices, the devices are free and its predecessors have
-    completed.  Frequencies in the plan are set in the first round, before any start.  Items of the plan are copied to
-    accelerators, or dropped, in the round in which the task that the plan names becomes ready, has started or has
-    ended.  Steps of one launch (`Step.launch`) start as one kernel, as soon as each of their tasks waits, or waits only
-    for tasks before it in the launch; tasks that will never run are left out of the launch.
+    completed.  Frequencies in the plan are set in the first scheduling round (call of `schedule`), before any start.
+    Prefetches and drops of data items are due when the task that they name becomes ready, starts or completes; without
+    a task, in the first round.  A prefetch waits until the item exists and has room on the accelerator; a drop is
+    skipped if the copy is the last one or is in use.  Steps of one launch (`Step.launch`) start as one kernel, as soon
+    as each of their tasks waits, or waits only for tasks before it in the launch; tasks that will never run are left
+    out of the launch.
 
     A plan that is impossible (`Plan.problems`: cycles, unknown devices, ...) is refused before the run.  Cost:
     O(devices of the step) per task; a head behind a running step is checked again when this step has ended, and a head
@@ -183,7 +185,7 @@ class PlannedScheduler(Scheduler):
             self._copying += self._copies.pop((task, moment), ())
 
     def _copied(self, view: View) -> Iterator[Decision]:
-        """Yield the due prefetches and drops; prefetches that do not fit yet remain due."""
+        """Yield due prefetches and drops; prefetches without item or room remain due."""
         waiting = []
         for copy in self._copying:
             device, holders = self._devices[copy.device], view.holders(copy.item)

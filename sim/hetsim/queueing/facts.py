@@ -536,10 +536,11 @@ class Facts:
         self.suppose("no blocking: every task is admitted", self.admission == OPEN, "policy.admission", name)
 
     def steady(self, load: float, servers: int, law: Law, bounded: bool = False, memory: float = 0.0) -> bool:
-        """Check for a stable load, a warm-up of 3 and a run of 30 relaxation times.
+        """Record three assumptions: the load is stable, warm-up and run are long enough.
 
-        law: service time.  bounded: the number of tasks in the system is limited, so every load is stable.  memory:
-        relaxation time of the arrivals, in seconds.  Returns False only if the load is not stable.
+        The warm-up must last 3 or more relaxation times, the run after it 30 or more.  load: offered load, in busy
+        servers.  law: service time.  bounded: the number of tasks in the system is limited, so every load is stable.
+        memory: relaxation time of the arrivals, in seconds.  Returns False only if the load is not stable.
         """
         if not bounded and not self.suppose(
             STABLE, load < servers, "workload.0.arrivals.rate", f"{load / servers:.4g}"

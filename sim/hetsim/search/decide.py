@@ -66,12 +66,13 @@ class Decision:
     """The best candidate of a search, and all candidates tried.  Attributes:
 
     best        the candidate, or None if none is shown to meet all targets
-    candidates  the candidates tried, in the order of the combinations; all others cost more than the best
+    candidates  those tried, in the order of the combinations (of values and policy): all; or, if the objective is price
+                or total and a candidate meets all targets, none that costs more than the best
     count       number of all combinations
-    objective   the quantity to minimize; `known`: its values, if they are known before any run
+    objective   what is optimized: price or total (minimized), or a metric (in its better direction)
     confidence  probability that all verdicts are right and that `best` is truly the best candidate (if the objective is
                 a metric: the best, or within `delta` of the best)
-    tied        candidates that are not significantly worse than the best
+    tied        candidates that are not significantly worse in the objective than the best
     """
 
     scenario: str
@@ -97,7 +98,7 @@ class Decision:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """The table of candidates: values, policy, objective, verdict, reason.
+        """Table of candidates: values, policy, objective, replications, verdict, reason.
 
         Each target adds the columns METRIC, METRIC_half_width (one-sided) and METRIC_verdict.
         """

@@ -131,7 +131,7 @@ class Divided:
 
 @dataclass
 class Kernels:
-    """Seconds of the kernels of a step: of matrices, of attention, of the last layer."""
+    """Seconds of a step's matrices, experts, sums, norms, attention and last layer."""
 
     layers: int
     tokens: dict[str, np.ndarray] = field(default_factory=dict)  # by `TOKENS`: matrices, experts, sums, norms

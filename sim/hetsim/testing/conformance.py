@@ -286,7 +286,7 @@ class WatchedScheduler(Relay):
         self._rounds = 0
 
     def run(self, inputs: RunInput) -> Record:
-        """Run a system under this proxy with the engine's invariant checks on."""
+        """Simulate inputs whose scheduler is this proxy, with the engine's checks on."""
         return Simulation(inputs, check=True).run()
 
     def breaches(self, record: Record) -> Iterator[tuple[str, str]]:

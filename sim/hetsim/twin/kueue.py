@@ -33,7 +33,7 @@ SHORT = {"gpu": "gpus", "gpus": "gpus", "cores": "cores", **RESOURCES}
 
 
 class KueueTwin(Twin):
-    """A twin whose jobs have the priorities of their workloads."""
+    """A `Twin` with Kueue: each job has the priority of its Kueue Workload object."""
 
     def _with_rules(self, policy: Any) -> Any:
         ranks = [job.priority for job in self.running], [job.priority for job in self.waiting]

@@ -79,7 +79,7 @@ class Cohort:
         return self._potential[key]
 
     def use(self, usage: Mapping[Key, int], sign: int = 1) -> None:
-        """Add usage to this node and the cohorts above; with sign -1, subtract it."""
+        """Add usage (sign -1: subtract it) here; above, what exceeds guaranteed amounts."""
         for key, amount in usage.items():
             for node in self.path:
                 before, keeps = node.usage.get(key, 0), node.guaranteed.get(key, 0)
@@ -94,7 +94,7 @@ class Cohort:
     def lowest_fit(self, key: Key, amount: int) -> tuple[int, bool]:
         """Return the height of the lowest subtree with room, and True if it has a parent.
 
-        Height 0: the queue need not borrow.
+        Height 0: the queue need not borrow.  If no subtree has room, it is the root's.
         """
         for node in self.path:
             if not node.borrows(key, amount):

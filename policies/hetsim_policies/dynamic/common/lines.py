@@ -82,8 +82,8 @@ class DeviceLine:
         return queue[0][2] if queue else None
 
 
-def refuse_parts_of_nodes(problem: PlanProblem) -> None:
-    """Raise ScenarioError for tasks over several nodes."""
+def refuse_gangs(problem: PlanProblem) -> None:
+    """Raise ScenarioError if a task has parts on several nodes, or cores of any nodes."""
     tasks = problem.tasks
     gangs = [shape.index for shape in tasks.shapes if any(mode.unit is not None for mode in shape.modes)]
     if len(rows := np.flatnonzero(np.isin(tasks.shape, gangs))):

@@ -205,7 +205,7 @@ def _demand(mode: Mode) -> tuple[float, ...]:
 
 
 class _Table:
-    """Requests that nodes with given GPU types can serve; arrays with a row per mode."""
+    """Requests that given GPU types can serve: a row per mode; in `part` per request."""
 
     def __init__(self, kinds: tuple[str, ...], requests: list[tuple[Any, ...]], part: np.ndarray):
         rows, owner = [], []

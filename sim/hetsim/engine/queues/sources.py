@@ -134,7 +134,7 @@ class Sources(Timer):
     # Closed loops -------------------------------------------------------------------------------------------
 
     def answered(self, row: int) -> None:
-        """Handle the end of a task or call: its client thinks and sends the next one."""
+        """Handle the end of a closed loop's task or call: its client thinks, or leaves."""
         if (number := self._stream_of.get(row)) is None:
             return
         if self._surplus[number]:

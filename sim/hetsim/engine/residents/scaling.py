@@ -84,7 +84,7 @@ class Scaler:
             self.clock.again(policy.again, TIMER, self.timer)
 
     def rates(self) -> tuple[float, float, float]:
-        """Return the window's request rate, and mean times to first and per further token."""
+        """Return request rate, mean TTFT and mean TPOT in the last `every` or `WINDOW` s."""
         window = self.bounds.every if self.bounds.every < math.inf else WINDOW
         since = self.clock._now - window
         return self.fleet.coming.since(since) / window, self.first.mean(since), self.further.mean(since)

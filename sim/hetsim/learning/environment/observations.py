@@ -358,9 +358,9 @@ def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: flo
 
 
 def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, float], Observation] | None:
-    """Return a function that creates a run's observation; None for "vector".
+    """Return a function of (problem, window, scale) that creates a run's observation.
 
-    Raise UnknownName or UsageError if there is no such observation.
+    given: a name, class or function; None for "vector", which is built in.  Raise UnknownName or UsageError for others.
     """
     item: Any = given
     if isinstance(given, str):

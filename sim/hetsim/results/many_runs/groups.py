@@ -130,7 +130,7 @@ def metrics_in(table: pd.DataFrame) -> list[str]:
 
 
 def telling(table: pd.DataFrame) -> list[str]:
-    """Return the metrics of a table that are neither undefined nor 0 in every group."""
+    """Return the metrics that are not 0 or undefined in all rows; no completed count."""
     means = {name: table[name, "mean"].to_numpy(dtype=np.float64) for name in metrics_in(table)}
     defined = {name: values for name, values in means.items() if not np.isnan(values).all()}
     return [name for name, values in defined.items()
@@ -182,8 +182,8 @@ def differences_of_groups(
     """Return the differences policy - base for each group, metric and policy.
 
     The columns are `by` and `COLUMNS`.  base: by default the first policy.  If each policy has one run or nothing is
-    random, `half_width` is NaN and no difference is `significant`.  If the metric is infinite in some pair of runs, or
-    undefined for one of the policies, all values of the row are NaN.
+    random, `half_width` is NaN and no difference is `significant`.  If the metric is infinite, or undefined for one
+    policy, in any pair of runs, then `difference`, `half_width` and `p` are NaN, `significant` is False and `n` is 0.
     """
     other = next(iter(outcomes)) if base is None else base
     if other not in outcomes:

@@ -183,7 +183,7 @@ class Replications:
 
     @property
     def identical(self) -> bool:
-        """Return True if several replications are equal: nothing is random."""
+        """Return True if all replications, two or more, are equal: nothing is random."""
         rows = iter(self._rows.values())
         first = next(rows, None)
         if first is None or len(self._rows) < 2:

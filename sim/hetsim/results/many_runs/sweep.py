@@ -50,7 +50,7 @@ class Sweep:
     by_replication   the metrics of every replication, one row each; columns that begin with _ are the numbers of
                      customers over which means are taken
     keys             names of the swept keys other than the policy
-    metrics          the requested metrics, which are shown first
+    metrics          the requested metrics; if there are any, only they (and that of a precision) are shown
     points           the values of the keys as the scenario file writes them, one row per point
     name, seed       name and seed of the scenario
     remarks          facts that a reader of the metrics should know
@@ -168,7 +168,7 @@ class Sweep:
 
     @property
     def shown_metrics(self) -> list[str]:
-        """The metrics to show: those requested, else the usual ones."""
+        """The metrics to show: that of the precision, and those requested or else usual."""
         usual = [name for name in in_set("sweep") if name in self.table and self.table[name].notna().any()]
         shown = self.metrics or usual
         reached = [] if isinstance(self.replications, int) else [self.replications["metric"]]
@@ -207,7 +207,7 @@ class Sweep:
 
     @property
     def title(self) -> str:
-        """The sweep in a line: `overload: 12 points × 3 policies, 5 replications, seed 1`."""
+        """The sweep in a line: `load: 9 points × 3 policies, 5 replications each, seed 1`."""
         points, policies = self.table["point"].nunique(), self.table["policy"].nunique()
         parts = [f"{points:,} point{'s' if points != 1 else ''}"]
         if policies > 1 and len(self.table) == points * policies:
@@ -241,8 +241,8 @@ class Sweep:
         """Return the rows as plain values for programs.
 
         Parameters: by_replication: return a row per replication.
-        Returns: {"scenario", "seed", "keys", "metrics", "rows": [{point, keys, policy, status, error, metrics}]}; a
-            metric is a value, or {mean, ci_low, ci_high} with several replications.
+        Returns: {"scenario", "seed", "keys", "metrics", "rows": [{point, policy, status, ..., values, metrics}]};
+            values: by key; a metric is a value, or {mean, ci_low, ci_high} with several replications.
         """
         frame = self.by_replication if by_replication else self.table
         means = [

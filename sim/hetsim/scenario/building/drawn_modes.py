@@ -94,7 +94,7 @@ Seconds = Callable[[Peak, float], np.ndarray]
 
 
 class DrawnModes:
-    """Builder of the modes and times of a class, from whichever keys state the times."""
+    """Builder of the modes (ways to run) of a class of tasks, with each task's times."""
 
     def __init__(self, demand: Demand, n: int, label: tuple[str, ...], context: Context):
         self.demand = demand

@@ -110,7 +110,7 @@ class ModeBook:
         )  # fmt: skip
 
     def shape(self, modes: Sequence[Mode], stopping: Stopping, preemptible: bool) -> int:
-        """Return the number of the shape (alternative modes of a task) with these modes."""
+        """Return the index of a shape (alternative modes of a task); add it if it is new."""
         key = (tuple(id(mode) for mode in modes), stopping, preemptible)
         if key not in self._shapes:
             self._shapes[key] = len(self.shapes)

@@ -57,7 +57,7 @@ class Replicas(Model):
     """Routing policy of this service (which replica serves a request): a name, or name and parameters."""
 
     def check_counts(self, *others: str) -> None:
-        """Raise KeyProblem if keys (`others`) state the number of replicas twice."""
+        """Raise KeyProblem for `replicas` with one of `others`, or unusable `scale.roles`."""
         if self.scale is not None and "roles" in self.scale.model_fields_set and not getattr(self, "disaggregated", 0):
             raise KeyProblem("scale.roles", "roles are for disaggregated replicas, but these are not; leave roles out")
         for other in others:

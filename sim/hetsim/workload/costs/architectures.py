@@ -355,9 +355,9 @@ class Architecture(Frozen):
         return max(1, -(-devices // self._kv_heads))
 
     def read(self, devices: int) -> float:
-        """Return the bytes of memory traffic, per token of context, to decode one token.
+        """Return the memory traffic to decode a token, in bytes per token of its context.
 
-        The traffic is that of all `devices` GPUs together, in a context of `CONTEXT` tokens.
+        It is that of keys, values and states, without weights, on all `devices` GPUs, in a context of `CONTEXT` tokens.
         """
         kept = sum(one.bytes * one.share(CONTEXT) for one in self.attentions)
         return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT

@@ -211,7 +211,10 @@ def contradiction(target: str, column: str, unit: str | None) -> str:
 
 
 def unit_in_name(column: str, kind: str) -> tuple[str, tuple[float, ...]] | None:
-    """Return the unit at the end of a column's name and its factors; None without one."""
+    """Return the unit that ends a column's name, and its possible factors, or None.
+
+    kind: "duration" (factors to seconds) or "size" (to bytes; `kb` may be 1000 or 1024).
+    """
     word = column.replace("(", " ").replace(")", " ").replace("[", " ").replace("]", " ").replace("_", " ")
     parts = word.replace("-", " ").replace(".", " ").split()
     if len(parts) < 2:

@@ -302,7 +302,7 @@ def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, 
 
 
 def _amounts_of_each(column: Column, there: dict[str, Any], found: Proposal) -> None:
-    """Remark that GPUs and cores may have to be multiplied by this column's numbers."""
+    """Note in `found.unsure` that GPUs and cores may be per unit of this column."""
     if column.name not in there.values():
         for target in ("gpus", "cpus"):
             if isinstance(there.get(target), str):
