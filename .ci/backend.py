@@ -96,7 +96,7 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
 # Compiling -------------------------------------------------------------------------------------------------------
 
 
-READ = ("sim/hetsim/model/cluster.py", "sim/hetsim/model/record.py", "sim/hetsim/model/tasks.py")
+READ = ("sim/hetsim/model/demand.py", "sim/hetsim/model/device_type.py", "sim/hetsim/model/record.py")
 """Not compiled, but what is compiled reads their constants."""
 
 

@@ -79,7 +79,8 @@ def simpy_figures(sizes: Sizes) -> Iterator[Row]:
 
 def fleet(tasks: int, gpus: int, policy: str = "fcfs", load: float = 0.8, seed: int = SEED) -> Any:
     """The input of a run: single-GPU tasks, Poisson arrivals, exponential times of mean 1 s, nodes of 8 GPUs."""
-    from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
+    from hetsim.model.cluster import Cluster, NodeSpec
+    from hetsim.model.device_type import WHOLE, DeviceType
     from hetsim.model.mode import Mode, Shape
     from hetsim.model.record import RunInput
     from hetsim.model.tasks import Tasks

@@ -33,7 +33,8 @@ MB = 10**6
 def tasks_run(count: int, *, transfers: bool = False, streams: int = 1, sharing: str = "exclusive",
               duplex: str = "full", switch: int | None = None, one_byte: bool = False) -> Any:  # fmt: skip
     """Single-GPU tasks on nodes of 8, Poisson arrivals, exponential times of mean 1 s, transfers of some 0.1 s."""
-    from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Sharing
+    from hetsim.model.cluster import Cluster, NodeSpec
+    from hetsim.model.device_type import WHOLE, DeviceType, Link, Sharing
     from hetsim.model.mode import Mode, Shape
     from hetsim.model.record import RunInput
     from hetsim.model.tasks import Tasks

@@ -24,7 +24,8 @@ MB = 10**6
 def in_flight(gpus: int, tasks: int, streams: int = 1, transfers: bool = False) -> Any:
     """A run under fcfs at 2 s, when all tasks have come and none has ended."""
     from hetsim.engine.simulation import Simulation
-    from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec
+    from hetsim.model.cluster import Cluster, NodeSpec
+    from hetsim.model.device_type import WHOLE, DeviceType, Link
     from hetsim.model.mode import Mode, Shape
     from hetsim.model.record import RunInput
     from hetsim.model.tasks import Tasks

@@ -62,7 +62,8 @@ def run_input(
     """placement: a rule instead of the first nodes that fit.  sizes: of each job, twice the GPUs for 1.8 times the
     speed, up to a node.  pairs: devices that two jobs of four classes share, with measured speeds.  users: the number
     of users, each as likely as another.  per_node: GPUs of a node."""
-    from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
+    from hetsim.model.cluster import Cluster, NodeSpec
+    from hetsim.model.device_type import WHOLE, DeviceType, Sharing
     from hetsim.model.mode import Mode, Shape
     from hetsim.model.record import RunInput
     from hetsim.model.tasks import Tasks

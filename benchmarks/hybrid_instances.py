@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.cluster import Cluster
+from hetsim.model.demand import Stopping
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Shape
-from hetsim.model.tasks import Stopping
 from hetsim.testing.systems import System, cpu_mode, gpu_mode, node, workload
 
 Times = tuple[np.ndarray, np.ndarray]

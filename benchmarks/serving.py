@@ -55,11 +55,13 @@ QUICK = Sizes(2, 30_000, 10_000, 3_000, 30_000, 10_000)
 
 def served(requests: int, batching: str = "serial_greedy", streams: int = 1, admission: bool = False) -> Any:
     """The input of a run: one GPU, Poisson arrivals, stages linear in the batch size."""
-    from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
+    from hetsim.model.cluster import Cluster, NodeSpec
+    from hetsim.model.demand import StageTime
+    from hetsim.model.device_type import WHOLE, DeviceType
     from hetsim.model.mode import Mode, Shape
     from hetsim.model.record import RunInput
     from hetsim.model.service import Service
-    from hetsim.model.tasks import StageTime, Tasks
+    from hetsim.model.tasks import Tasks
     from hetsim.scenario.schema.policy import PolicySpec
     from hetsim_policies.admission.limits import AcceptAll
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Power
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import WHOLE, DeviceType, Link, Power
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record, RunInput
 from hetsim.model.tasks import Tasks

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from hetsim.engine.simulation import Simulation
-from hetsim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, NodeSpec, micro_share
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.demand import Stopping
+from hetsim.model.device_type import MILLI, WHOLE, DeviceType, micro_share
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.randomness import RandomTree
 from hetsim.model.record import Record, RunInput
 from hetsim.model.task import Task
-from hetsim.model.tasks import Item, Stopping, Tasks
+from hetsim.model.tasks import Item, Tasks
 from hetsim.policy import Decision, ListScheduler, Scheduler, Start, View
 
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from hetsim.engine.resources.slices import GpuSlices
-from hetsim.model.cluster import MILLI, WHOLE, Cluster
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import MILLI, WHOLE
 from hetsim.model.fusion import fused_mode
 from hetsim.model.mode import Mode
 from hetsim.model.plan import cores_on

@@ -31,7 +31,7 @@ import hetsim as hs
 from hetsim.cli import main
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.model.cluster import Partition
-from hetsim.model.tasks import Stopping
+from hetsim.model.demand import Stopping
 from hetsim.results import saved_classes, saved_input
 from hetsim.results.declared import current_name
 from hetsim.results.one_run import store

@@ -21,7 +21,8 @@ import numpy as np
 from witness_language import LanguageLives, device_indexes, held_by_replicas, model_of, of_own, of_queues
 
 from hetsim.engine.simulation import Simulation
-from hetsim.model.cluster import WHOLE, Cluster
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import WHOLE
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.record import COMPLETED, LAUNCH_COMPLETED, Record, RunInput

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from hetsim.engine.resources.capacity import Capacity
-from hetsim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, NodeSpec, Partition, micro_share
+from hetsim.model.cluster import Cluster, NodeSpec, Partition
+from hetsim.model.device_type import MILLI, WHOLE, DeviceType, micro_share
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 

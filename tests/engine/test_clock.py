@@ -8,7 +8,8 @@ from machines import Job, gpu_mode, simulate
 from test_batching_policies import PLAIN, system
 
 from hetsim.engine.simulation import Simulation
-from hetsim.model.cluster import DeviceType, NodeSpec
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Mode
 from hetsim.policy import ListScheduler, Start, Stop, Wait
 from hetsim.queueing.matching import match

@@ -14,7 +14,8 @@ from hand_made import gpu_mode, launches, record, workload
 from tiers import spread
 
 from hetsim.errors import UsageError
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import WHOLE, DeviceType, Power
 from hetsim.model.mode import Mode
 from hetsim.model.record import COMPLETED, UNFINISHED
 from hetsim.results.one_run.over_bins import power_over_time

@@ -8,7 +8,8 @@ import pytest
 
 import hetsim as hs
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import DeviceType
 from hetsim.testing.audit import audit
 
 POLICIES = ["fcfs", "sjf", "easy_backfill", "heft", "dual_approximation", "eft", "dmda", "dmdas", "lws", "dada",

@@ -8,7 +8,8 @@ from machines import Job, cpu_mode, gpu_mode, simulate
 from tiers import spread
 
 import hetsim as hs
-from hetsim.model.cluster import DeviceType, Link, NodeSpec
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.policy import WAIT_FOR_CHANGE, ListScheduler, Start
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from machines import Job, Scripted, cpu_mode, gpu_mode, simulate, simulation, stage_times
 
-from hetsim.model.cluster import DeviceType, Link, NodeSpec
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.model.tasks import Item
 from hetsim.policy import Drop, Fetch
 

@@ -9,10 +9,12 @@ import pytest
 from machines import Job, Scripted, cpu_mode, gpu_mode, running, simulate, simulation
 
 from hetsim.errors import InvariantError, PolicyError
-from hetsim.model.cluster import DeviceType, Link, NodeSpec, Sharing
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.demand import StageTime, Stopping
+from hetsim.model.device_type import DeviceType, Link, Sharing
 from hetsim.model.plan import Placement
 from hetsim.model.record import FAILED
-from hetsim.model.tasks import Item, StageTime, Stopping
+from hetsim.model.tasks import Item
 from hetsim.policy import Accept, Admission, Drop, Fetch, ListScheduler, Move, Scheduler, Set, Start, Stop
 
 LINK = Link(upload=10.0, download=10.0)

@@ -13,7 +13,8 @@ from hetsim.engine.kernel.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Tim
 from hetsim.engine.kernel.environment import environment_of
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import PolicyError
-from hetsim.model.cluster import Cluster, DeviceType, Link, NodeSpec
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.model.mode import Shape
 from hetsim.model.record import EXPIRED, FAILED, REJECTED, UNFINISHED, ClosedStream
 from hetsim.policy import Accept, Admission, Defer, ListScheduler, Reject, Scheduler, Start, Stop, Wait

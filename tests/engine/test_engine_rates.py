@@ -6,7 +6,8 @@ import pytest
 from machines import Job, Scripted, cpu_mode, gpu_mode, simulate, simulation
 
 from hetsim.engine.flight import rates
-from hetsim.model.cluster import DeviceType, NodeSpec, Power, Sharing
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.device_type import DeviceType, Power, Sharing
 from hetsim.policy import Set
 from hetsim.results.one_run.result import Result
 
@@ -119,7 +120,7 @@ def test_shared_busy_time_is_not_counted_twice():
 def test_a_failed_device_loses_its_work_and_comes_back():
     """One GPU, work 4, down in [1, 3]: everything again from 3, done at 7; with checkpoints every 0.4 s
     (0.8 s safe at t = 1) done at 3 + 3.2."""
-    from hetsim.model.tasks import Stopping
+    from hetsim.model.demand import Stopping
 
     gpu = DeviceType("g")
     for stopping, expected in ((Stopping(), 7.0), (Stopping(interval=0.4), 6.2)):

@@ -7,8 +7,9 @@ import pytest
 from machines import Job, cpu_mode, gpu_mode, simulate, simulation, stage_times
 
 from hetsim.engine.simulation import Simulation
-from hetsim.model.cluster import DeviceType, Link, NodeSpec
-from hetsim.model.tasks import StageTime
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.demand import StageTime
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.policy.lists import ListScheduler
 
 GB = 10**9
@@ -137,7 +138,7 @@ def test_three_thirds_fit_on_one_gpu():
 
 def test_mig_slices_and_reconfiguration():
     """Layouts (1/2, 1/2) and (1): halves take slices; a whole GPU needs the other layout, when it is empty."""
-    from hetsim.model.cluster import Sharing
+    from hetsim.model.device_type import Sharing
 
     gpu = DeviceType("g", sharing=Sharing("mig", layouts=((0.5, 0.5), (1.0,)), reconfigure=4.0))
     jobs = [Job([gpu_mode(gpu, 0.25)], [2.0]), Job([gpu_mode(gpu, 0.5)], [3.0]), Job([gpu_mode(gpu)], [1.0])]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from machines import Job, Scripted, cpu_mode, gpu_mode, running, simulate, stage_times
 
-from hetsim.model.cluster import DeviceType, Link, NodeSpec, Power, Preemption, Sharing
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.demand import StageTime, Stopping
+from hetsim.model.device_type import DeviceType, Link, Power, Preemption, Sharing
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import StageTime, Stopping
 from hetsim.policy import Move, Start, Stop
 
 

@@ -9,10 +9,11 @@ import pytest
 from machines import Job, Scripted, gpu_mode, running, simulate
 
 from hetsim.errors import PolicyError
-from hetsim.model.cluster import DeviceType, Link, NodeSpec, Partition, Sharing
+from hetsim.model.cluster import NodeSpec, Partition
+from hetsim.model.demand import StageTime
+from hetsim.model.device_type import DeviceType, Link, Sharing
 from hetsim.model.plan import Placement
 from hetsim.model.record import COMPLETED
-from hetsim.model.tasks import StageTime
 from hetsim.policy import Scheduler, Set, Start, Stop
 from hetsim.results.one_run.result import Result
 

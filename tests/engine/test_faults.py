@@ -10,7 +10,8 @@ from tiers import spread
 import hetsim as hs
 from hetsim.engine.control import faults as injected
 from hetsim.errors import PolicyError, ScenarioError
-from hetsim.model.cluster import DeviceType, NodeSpec, Power
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.device_type import DeviceType, Power
 from hetsim.model.faults import FaultEvent, Maintenance
 from hetsim.policy import Set
 from hetsim.results.statistics import student_interval

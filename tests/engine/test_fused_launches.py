@@ -12,7 +12,8 @@ from tiers import some
 import hetsim as hs
 from hetsim.cli.program import hetsim
 from hetsim.errors import PolicyError, ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.model.faults import FaultEvent
 from hetsim.model.fusion import fused_mode, fused_seconds, fusible, fusion_of, users_of_items
 from hetsim.model.mode import Shape

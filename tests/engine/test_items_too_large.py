@@ -6,7 +6,8 @@ import pytest
 from machines import Job, gpu_mode, simulate
 
 from hetsim.errors import PolicyError
-from hetsim.model.cluster import DeviceType, NodeSpec
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.device_type import DeviceType
 from hetsim.model.tasks import Item
 
 SMALL, LARGE = DeviceType("small", memory=4_000), DeviceType("large", memory=9_000)

@@ -21,8 +21,8 @@ from hetsim.cli import main
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.batch_times import StageTable
+from hetsim.model.demand import StageTime
 from hetsim.model.step_times import KernelSteps, LinearSteps, RooflineSteps, attended
-from hetsim.model.tasks import StageTime
 from hetsim.scenario.scenario import load
 from hetsim.scenario.schema.language_model import Drift
 from hetsim.workload.costs.architectures import MODELS

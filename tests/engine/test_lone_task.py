@@ -11,10 +11,12 @@ from machines import Job, Scripted, gpu_mode, simulation
 
 import hetsim as hs
 from hetsim.engine.simulation import Simulation
-from hetsim.model.cluster import DeviceType, Link, NodeSpec
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.demand import Stopping
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.model.exchange import link_names
 from hetsim.model.faults import FaultEvent, FaultProcess, Maintenance
-from hetsim.model.tasks import Item, Stopping
+from hetsim.model.tasks import Item
 from hetsim.policy import Set
 
 HORIZON = 400.0

@@ -14,9 +14,10 @@ from test_fork import end, look
 import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import PolicyError, ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Sharing
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.demand import Stopping
+from hetsim.model.device_type import DeviceType, Sharing
 from hetsim.model.slices import PROFILES, Slice, arrangements, full_layouts
-from hetsim.model.tasks import Stopping
 from hetsim.policy import Partition, Scheduler, Start, Stop
 from hetsim.testing import audit, check_policy
 from hetsim.testing.audit import occupations

@@ -8,7 +8,7 @@ import pytest
 
 import hetsim as hs
 import hetsim_policies
-from hetsim.model.cluster import WHOLE, DeviceType
+from hetsim.model.device_type import WHOLE, DeviceType
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.task import Task
 from hetsim.model.tasks import Tasks

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from hetsim.engine.simulation import Simulation
-from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Shape
 from hetsim.policy import ListScheduler
 from hetsim.testing import System

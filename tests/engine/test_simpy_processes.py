@@ -11,7 +11,8 @@ from hetsim.engine.fork import fork
 from hetsim.engine.kernel.clock import TIMER, Clock, Timer
 from hetsim.engine.kernel.environment import environment_of
 from hetsim.errors import UsageError
-from hetsim.model.cluster import DeviceType, NodeSpec
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.device_type import DeviceType
 
 GPU = DeviceType("g")
 TASKS, PROCESSES, STEPS = 1_000, 8, 40

@@ -9,7 +9,8 @@ from machines import Job, gpu_mode, simulate
 
 import hetsim as hs
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import DeviceType
 from hetsim.model.plan import Placement
 from hetsim.policy import Scheduler, Start, Stop, Wait
 from hetsim.workload.costs.measured_training import StepModel, TrainingCurve

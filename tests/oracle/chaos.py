@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Preemption, Sharing
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.demand import Stopping
+from hetsim.model.device_type import WHOLE, DeviceType, Link, Preemption, Sharing
 from hetsim.model.faults import FaultEvent
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
-from hetsim.model.tasks import Stopping, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.policy import Move, Scheduler, Set, Start, Stop, Wait
 from oracle.fluid_replay import FluidReplay, Gpu, Wire, Work
 

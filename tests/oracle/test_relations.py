@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hetsim.engine.simulation import Simulation
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import DeviceType
 from hetsim.model.tasks import Tasks
 from hetsim.policy import Scheduler, Start
 from oracle.chaos import Drawn, drawn

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing
+from hetsim.model.cluster import Cluster, NodeSpec, Partition
+from hetsim.model.demand import Stopping
+from hetsim.model.device_type import DeviceType, Link, Power, Preemption, Price, Sharing
 from hetsim.model.faults import FaultEvent, Faults, Maintenance
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.record import RunInput
 from hetsim.model.slices import Slice
-from hetsim.model.tasks import Item, Stopping, Tasks
+from hetsim.model.tasks import Item, Tasks
 from hetsim.testing.systems import CPU, GB, System, _served, cpu_mode, gpu_mode
 from hetsim_policies.dynamic.common.fair_tree import Account
 from hetsim_policies.dynamic.common.service_tiers import Tier

@@ -15,9 +15,10 @@ from machines import Job, cpu_mode, gpu_mode, tasks_of
 
 from hetsim import theory
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.demand import StageTime
+from hetsim.model.device_type import DeviceType
 from hetsim.model.task import Task
-from hetsim.model.tasks import StageTime
 from hetsim.policy import Accept, Defer, PlanProblem, Reject
 from hetsim_policies.admission.common.estimates import (
     ClassFlow,

@@ -23,11 +23,12 @@ from machines import Job, cpu_mode, gpu_mode, simulate, tasks_of
 
 import hetsim as hs
 from hetsim.engine.simulation import Simulation
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Partition
+from hetsim.model.cluster import Cluster, NodeSpec, Partition
+from hetsim.model.demand import StageTime, Stopping
+from hetsim.model.device_type import DeviceType
 from hetsim.model.faults import FaultEvent
 from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
-from hetsim.model.tasks import StageTime, Stopping
 from hetsim_policies.dynamic.backfilling import ConservativeBackfill, EasyBackfill
 from hetsim_policies.dynamic.common.reservations import FreeProfile
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor

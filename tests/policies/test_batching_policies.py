@@ -13,12 +13,14 @@ from tiers import some, spread
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.demand import UNLIMITED_BATCH, StageTime
+from hetsim.model.device_type import WHOLE, DeviceType, Power
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.service import Service
-from hetsim.model.tasks import UNLIMITED_BATCH, StageTime, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.policy import ListScheduler
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.schema.policy import parameter_model

@@ -15,7 +15,8 @@ from scipy import stats
 from tiers import examples, spread
 
 from hetsim.engine.simulation import Simulation
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import DeviceType
 from hetsim.model.record import RunInput
 from hetsim.policy import ListScheduler
 from hetsim_policies.dynamic.backfilling import ConservativeBackfill, EasyBackfill, GangBackfill

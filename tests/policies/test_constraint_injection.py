@@ -13,7 +13,7 @@ import hetsim as hs
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Link
+from hetsim.model.device_type import Link
 from hetsim.model.tasks import Item
 from hetsim.testing import System, audit, check_policy, random_system, small_systems
 from hetsim_policies.static.common.assignment import Apart, Before, Cap, Fuse, Pin, Together, by_place, violated

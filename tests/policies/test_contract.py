@@ -18,11 +18,12 @@ import hetsim as hs
 from hetsim import registry
 from hetsim.engine.rehearsal import WatchedRun
 from hetsim.errors import PolicyError, RunError, UsageError
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Power
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.demand import StageTime, Stopping
+from hetsim.model.device_type import DeviceType, Power
 from hetsim.model.plan import Placement
 from hetsim.model.record import EXPIRED, FAILED
 from hetsim.model.task import Task
-from hetsim.model.tasks import StageTime, Stopping
 from hetsim.policy import (
     Admission,
     Annotate,

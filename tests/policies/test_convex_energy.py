@@ -12,7 +12,8 @@ import hetsim as hs
 from hetsim.engine.rehearsal import problem_of
 from hetsim.engine.simulation import Simulation, play
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, Link, Power
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import DeviceType, Link, Power
 from hetsim.model.mode import Shape
 from hetsim.model.plan import Plan, Step
 from hetsim.model.tasks import Item

@@ -16,7 +16,8 @@ from hetsim.engine.flight.links import Links
 from hetsim.engine.launching.boundaries import Boundaries
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.model.mode import Shape
 from hetsim.model.tasks import Item
 from hetsim.testing import System

@@ -19,7 +19,8 @@ from test_static_lists import problem as static_problem
 import hetsim as hs
 from benchmarks.dual_as_published import as_published, pairs, predecessors
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import DeviceType
 from hetsim.policy import PlanProblem
 from hetsim_policies.static import dual_approximation
 from hetsim_policies.static.common.bounds import Relaxation, by_gain, relaxation

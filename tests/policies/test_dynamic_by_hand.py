@@ -16,11 +16,13 @@ from machines import Job, cpu_mode, gpu_mode, simulate, tasks_of
 
 from hetsim import registry
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Power, Price
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.demand import Stopping
+from hetsim.model.device_type import DeviceType, Power, Price
 from hetsim.model.faults import FaultEvent
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, WAITING, Task
-from hetsim.model.tasks import Item, Stopping
+from hetsim.model.tasks import Item
 from hetsim.policy import View
 from hetsim_policies.dynamic import packing
 from hetsim_policies.dynamic.adaptive_lifo import AdaptiveLifo

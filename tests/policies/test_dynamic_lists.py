@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from machines import Job, gpu_mode, tasks_of
 
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Partition
+from hetsim.model.cluster import Cluster, NodeSpec, Partition
+from hetsim.model.device_type import WHOLE, DeviceType
 from hetsim.model.task import ENDED, RUNNING, WAITING, Task
 from hetsim.policy.preemption import RunningList
 from hetsim_policies.dynamic.common.fair_tree import DecayedUsage

@@ -13,9 +13,10 @@ from machines import Job, cpu_mode, gpu_mode, simulate, tasks_of
 
 from hetsim import registry
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.demand import Stopping
+from hetsim.model.device_type import WHOLE, DeviceType, Sharing
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Stopping
 from hetsim_policies.dynamic import sharing
 from hetsim_policies.dynamic.as_recorded import AsRecorded
 from hetsim_policies.dynamic.common.lines import DeviceLine

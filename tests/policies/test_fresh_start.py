@@ -11,8 +11,9 @@ from machines import Job, cpu_mode, gpu_mode, simulate
 from test_conformance import SCHEDULERS, make
 
 from hetsim import registry
-from hetsim.model.cluster import DeviceType, NodeSpec
-from hetsim.model.tasks import Stopping
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.demand import Stopping
+from hetsim.model.device_type import DeviceType
 
 GAP = 7200.0
 """A multiple of all intervals and rounds, after which all has ended; times are eighths, so that sums are exact."""

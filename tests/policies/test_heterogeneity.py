@@ -14,7 +14,8 @@ from scipy.optimize import linear_sum_assignment, linprog
 from tiers import some, spread
 
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Power, Price, Sharing
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import DeviceType, Power, Price, Sharing
 from hetsim.policy import ListScheduler
 from hetsim.testing import examine, random_system, small_systems
 from hetsim_policies.dynamic.common import fractions

@@ -18,7 +18,8 @@ from tiers import examples, some, spread, whole
 import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import DeviceType
 from hetsim.model.record import COMPLETED
 from hetsim.policy import ListScheduler, PlanProblem
 from hetsim.testing import check_policy, examine, random_system, small_systems, systems

@@ -12,7 +12,8 @@ from tiers import spread
 
 import hetsim as hs
 from hetsim.engine.views.view import EngineView
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import DeviceType
 from hetsim.policy import PlanProblem
 from hetsim.scenario.building.run_input import may_take_long, offered_load
 from hetsim_policies.dynamic.backfilling import ConservativeBackfill

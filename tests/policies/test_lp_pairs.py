@@ -16,9 +16,10 @@ from tiers import spread
 import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Sharing
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.demand import Stopping
+from hetsim.model.device_type import DeviceType, Sharing
 from hetsim.model.mode import Shape
-from hetsim.model.tasks import Stopping
 from hetsim.testing import audit, examine, generate, other_hash_seed, small_systems, workload
 from hetsim.testing.systems import GB, System
 from hetsim_policies.dynamic.common.fractions import (

@@ -15,7 +15,8 @@ import hetsim as hs
 from benchmarks.hybrid_instances import FAMILIES, hybrid, instances, optimum
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
-from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.model.mode import Shape
 from hetsim.model.record import COMPLETED
 from hetsim.model.tasks import Item

@@ -19,12 +19,14 @@ import hetsim as hs
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, micro_share
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.demand import SpanSpeeds, Stopping, enclosures
+from hetsim.model.device_type import WHOLE, DeviceType, micro_share
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
-from hetsim.model.tasks import SpanSpeeds, Stopping, Tasks, enclosures
+from hetsim.model.tasks import Tasks
 from hetsim.policy import ListScheduler
 from hetsim.results.one_run.result import Result
 from hetsim_policies.placement_rules.common.fragmentation import Mix, NodeStates

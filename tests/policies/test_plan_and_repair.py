@@ -13,7 +13,8 @@ import hetsim as hs
 from benchmarks.hybrid_instances import FAMILIES, hybrid
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.model.mode import Shape
 from hetsim.model.plan import Plan
 from hetsim.model.tasks import Item
@@ -164,7 +165,7 @@ def test_what_waits_for_a_task_that_is_not_wanted_is_left_out_too():
 
 def test_the_rest_of_a_stopped_task_is_what_it_has_left():
     """The GPU fails at 3 for a second; a task of 5 s that saves its work every second has 2 s left."""
-    from hetsim.model.tasks import Stopping
+    from hetsim.model.demand import Stopping
 
     tasks = workload([(0, 0, 5.0)] * 2, [Shape([gpu_mode(GPU)], Stopping(interval=1.0))])
     scheduler = Asks(3.0, foresight=False)

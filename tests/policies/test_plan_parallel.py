@@ -14,7 +14,8 @@ from tiers import some
 import hetsim as hs
 from hetsim import registry
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.model.mode import Shape
 from hetsim.policy import PlanProblem
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload

@@ -15,7 +15,8 @@ from tiers import some
 
 import hetsim as hs
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.model.mode import Shape
 from hetsim.model.plan import Copy, Plan, Step
 from hetsim.model.plan_table import write_plan

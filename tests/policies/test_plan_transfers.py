@@ -14,9 +14,11 @@ import hetsim as hs
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.cluster import Cluster
+from hetsim.model.demand import StageTime
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.model.mode import Shape
-from hetsim.model.tasks import Item, StageTime
+from hetsim.model.tasks import Item
 from hetsim.policy import PlanProblem
 from hetsim.policy.planned import Following
 from hetsim.testing import System

@@ -10,12 +10,14 @@ import pytest
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, Link, Sharing
+from hetsim.model.cluster import Cluster
+from hetsim.model.demand import Stopping
+from hetsim.model.device_type import DeviceType, Link, Sharing
 from hetsim.model.mode import Shape
 from hetsim.model.plan import Plan, Step
 from hetsim.model.plan_table import write_plan
 from hetsim.model.record import COMPLETED, EXPIRED
-from hetsim.model.tasks import Item, Stopping
+from hetsim.model.tasks import Item
 from hetsim.policy import ListScheduler
 from hetsim.testing import System
 from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload

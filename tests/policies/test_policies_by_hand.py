@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from machines import Job, gpu_mode, simulate, tasks_of
 
-from hetsim.model.cluster import DeviceType, NodeSpec, Power
+from hetsim.model.cluster import NodeSpec
 from hetsim.model.curves import Layout
+from hetsim.model.device_type import DeviceType, Power
 from hetsim.model.task import Task
 from hetsim_policies.dynamic.common.side_by_side import with_partner
 from hetsim_policies.dynamic.intervals import IntervalJob

@@ -19,7 +19,8 @@ import hetsim as hs
 from hetsim.cli import hetsim
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Power
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import DeviceType, Power
 from hetsim.policy import ListScheduler, Set
 from hetsim.results.statistics import student_interval
 from hetsim.testing import examine, random_system, small_systems

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from machines import Job, cpu_mode, gpu_mode, simulate, tasks_of
 
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import DeviceType
 from hetsim.model.plan import Placement
 from hetsim_policies.dynamic.common.fair_tree import DecayedUsage
 from hetsim_policies.dynamic.common.pairs import back_to

@@ -8,7 +8,8 @@ from hand_made import record, workload
 from machines import Job, cpu_mode, gpu_mode, simulate
 
 import hetsim as hs
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import WHOLE, DeviceType, Power
 from hetsim.model.mode import Shape
 from hetsim.results.one_run.groups import cores_label, size_labels, title
 from hetsim.results.one_run.result import Result

@@ -15,7 +15,8 @@ from tiers import examples, spread
 import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Shape
 from hetsim.model.record import COMPLETED
 from hetsim.policy import ListScheduler

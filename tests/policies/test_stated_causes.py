@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from machines import Job, gpu_mode, simulate
 
-from hetsim.model.cluster import DeviceType, NodeSpec
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.device_type import DeviceType
 from hetsim_policies.dynamic.backfilling import ConservativeBackfill, EasyBackfill, GangBackfill
 from hetsim_policies.dynamic.elastic import RigidJobs
 from hetsim_policies.dynamic.packing import likeness

@@ -10,7 +10,8 @@ import hetsim as hs
 from hetsim import registry
 from hetsim.cli.program import hetsim
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Shape
 from hetsim.model.tasks import Item
 from hetsim.policy import PlanProblem

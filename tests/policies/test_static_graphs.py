@@ -15,9 +15,11 @@ import hetsim as hs
 from benchmarks.hybrid_instances import FAMILIES, instances, optimum
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.cluster import Cluster
+from hetsim.model.demand import StageTime
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.model.mode import Shape
-from hetsim.model.tasks import Item, StageTime
+from hetsim.model.tasks import Item
 from hetsim.policy import PlanProblem
 from hetsim.testing import System, check_policy, small_systems
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload

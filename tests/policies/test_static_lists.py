@@ -14,7 +14,8 @@ from tiers import some
 import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.model.mode import Shape
 from hetsim.model.tasks import Item
 from hetsim.policy import PlanProblem

@@ -11,7 +11,8 @@ from tiers import some, spread
 
 import hetsim as hs
 from hetsim.engine.simulation import Simulation
-from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.model.mode import Shape
 from hetsim.model.record import COMPLETED
 from hetsim.model.tasks import Item, StagedRequests

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from machines import cpu_mode, gpu_mode
 
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import DeviceType
 from hetsim_policies.dynamic.common.timelines import Timeline
 
 GPU, OTHER = DeviceType("g"), DeviceType("h")

@@ -10,7 +10,8 @@ from tiers import spread
 
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import UsageError
-from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Shape
 from hetsim.model.plan import Plan
 from hetsim.model.record import COMPLETED

@@ -12,10 +12,11 @@ from scipy.optimize import linprog
 from test_replay_by_loops import CPU, NOWHERE, PLAIN, SHARED, Story, free_at, machine, story, verdict
 from tiers import some, spread
 
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Sharing
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.demand import StageTime
+from hetsim.model.device_type import WHOLE, DeviceType, Link, Sharing
 from hetsim.model.mode import Mode
 from hetsim.model.record import COMPLETED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, UNFINISHED
-from hetsim.model.tasks import StageTime
 from hetsim.results.one_run.bounds import _critical_path, _released_area, area_bound, areas, min_area, offered_load
 from hetsim.results.one_run.fairness import core_demand, gpu_demand, rho_of_tasks
 from hetsim.results.one_run.modes import ModeTable, exclusive_time, offered

@@ -15,7 +15,7 @@ import hetsim as hs
 from hetsim.cli.program import hetsim
 from hetsim.errors import UnknownName, UsageError
 from hetsim.experiment.directory import load_any
-from hetsim.model.cluster import WHOLE, DeviceType, Link
+from hetsim.model.device_type import WHOLE, DeviceType, Link
 from hetsim.model.mode import Mode, Shape
 from hetsim.page import report
 from hetsim.report.groups import groups_lines

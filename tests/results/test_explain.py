@@ -14,7 +14,7 @@ from tiers import examples
 import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import PolicyError, UsageError
-from hetsim.model.cluster import WHOLE, DeviceType, Link
+from hetsim.model.device_type import WHOLE, DeviceType, Link
 from hetsim.model.record import RunInput
 from hetsim.policy import Annotate, Scheduler, Start
 from hetsim.policy.lists import ListScheduler

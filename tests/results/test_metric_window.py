@@ -10,7 +10,7 @@ import pytest
 from hand_made import GPU, cluster, gpu_mode, launches, record, three, workload
 
 from hetsim.errors import UnknownName
-from hetsim.model.cluster import WHOLE
+from hetsim.model.device_type import WHOLE
 from hetsim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED, UNFINISHED
 from hetsim.results.one_run import language_metrics, metrics, usage_metrics
 from hetsim.results.one_run.measured import Measured, quantile

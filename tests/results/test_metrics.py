@@ -14,7 +14,8 @@ from tiers import examples
 
 import hetsim as hs
 from hetsim.errors import UsageError
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import WHOLE, DeviceType, Power
 from hetsim.model.mode import Mode
 from hetsim.model.record import COMPLETED, EXPIRED, REJECTED, UNFINISHED
 from hetsim.results.one_run import metrics

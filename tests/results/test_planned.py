@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from hetsim.engine.simulation import Simulation
-from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.cluster import Cluster
+from hetsim.model.demand import StageTime
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Shape
 from hetsim.model.plan import Plan, Step
-from hetsim.model.tasks import StageTime
 from hetsim.policy.planned import Following
 from hetsim.testing import System
 from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload

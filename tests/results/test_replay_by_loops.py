@@ -18,7 +18,8 @@ import pytest
 from hand_made import gpu_mode, launches, record, workload
 from tiers import spread
 
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Partition, Sharing, micro_share
+from hetsim.model.cluster import Cluster, NodeSpec, Partition
+from hetsim.model.device_type import WHOLE, DeviceType, Sharing, micro_share
 from hetsim.model.mode import Mode
 from hetsim.model.record import COMPLETED, EXPIRED, LAUNCH_STOPPED, NOT_ARRIVED, UNFINISHED
 from hetsim.results.one_run.explain import CAUSES, causes, explain, explain_all

@@ -16,7 +16,7 @@ from hand_made import GPU, cluster, gpu_mode, launches, record, slow_link, three
 from tiers import spread
 
 from hetsim.errors import DamagedFile, UsageError
-from hetsim.model.cluster import WHOLE, DeviceType
+from hetsim.model.device_type import WHOLE, DeviceType
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.record import (
     COMPLETED,
@@ -435,7 +435,7 @@ def test_objects_that_no_run_has(value: dict[str, Any], said: str):
 
 
 def test_tags_of_the_first_version():
-    named = {"class": "hetsim.model.tasks:StageTime", "fields": {"a": 1}}
+    named = {"class": "hetsim.model.demand:StageTime", "fields": {"a": 1}}
     assert saved_input._tagged(named) == ("stage_time", {"a": 1})
     assert saved_input._tagged({"shape": [[1], 2]}) == ("shape", {"modes": [1], "stopping": 2})
     assert saved_input._tagged({"cluster": [1], "partitions": 2, "fabric": 3}) == (

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from hetsim.errors import UnknownName, UsageError
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.demand import StageTime
+from hetsim.model.device_type import WHOLE, DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.record import COMPLETED, EXPIRED, FAILED, LAUNCH_STOPPED, NOT_ARRIVED, REJECTED, UNFINISHED, Record
-from hetsim.model.tasks import Item, StageTime
+from hetsim.model.tasks import Item
 from hetsim.results.one_run import store
 from hetsim.results.one_run.metrics import metric
 from hetsim.results.one_run.result import Result

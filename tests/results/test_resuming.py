@@ -12,9 +12,10 @@ from tiers import some
 import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import DeviceType, Link, NodeSpec, Preemption
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.demand import StageTime, Stopping
+from hetsim.model.device_type import DeviceType, Link, Preemption
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import StageTime, Stopping
 from hetsim.policy import Move, Stop
 from hetsim.policy.remaining import Progress
 from hetsim.results.one_run.result import Result

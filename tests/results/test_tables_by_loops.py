@@ -12,7 +12,8 @@ import pytest
 from hand_made import GPU, cluster, gpu_mode, launches, record, workload
 from tiers import spread
 
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power, Price
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import WHOLE, DeviceType, Power, Price
 from hetsim.model.mode import Mode
 from hetsim.model.record import (
     ABORTED,

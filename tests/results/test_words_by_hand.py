@@ -13,7 +13,8 @@ import pytest
 from hand_made import GPU, cluster, gpu_mode, launches, record, workload
 
 from hetsim.errors import UsageError
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import WHOLE, DeviceType, Sharing
 from hetsim.model.mode import Mode
 from hetsim.model.record import COMPLETED, EXPIRED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, REJECTED, UNFINISHED
 from hetsim.results import formatting as f

@@ -10,7 +10,8 @@ from machines import gpu_mode as gpus_of
 
 import hetsim as hs
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Price
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import DeviceType, Price
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import Scenario
 from hetsim_policies.dynamic.time_fractions import MaxThroughput, prices

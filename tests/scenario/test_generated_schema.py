@@ -16,13 +16,15 @@ from shared_schema import shared_schema
 from hetsim.errors import KeyProblem
 from hetsim.formulas.training import ParallelPlan, Transformer
 from hetsim.model.clients import Clients, Hedge, Retry, RetryWait
-from hetsim.model.cluster import DeviceType, Disk, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing
+from hetsim.model.cluster import Disk, NodeSpec, Partition
+from hetsim.model.demand import ComputeTime, SpanSpeeds, StageTime, Stopping
 from hetsim.model.described import Described, descriptions, with_default
+from hetsim.model.device_type import DeviceType, Link, Power, Preemption, Price, Sharing
 from hetsim.model.faults import FaultProcess, Maintenance
 from hetsim.model.record import DecisionTime
 from hetsim.model.service import LanguageService, ReplicaStart, ResultCache, ScaleBounds, Service
 from hetsim.model.step_times import LinearSteps
-from hetsim.model.tasks import ComputeTime, Item, SpanSpeeds, StageTime, Stopping
+from hetsim.model.tasks import Item
 from hetsim.model.units import Bytes, BytesPerSecond, PerSecond, Seconds, Share, in_units
 from hetsim.scenario.fields import Keys, Mirror
 from hetsim.scenario.schema.whole import ScenarioModel

@@ -12,7 +12,8 @@ from tiers import spread
 from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.simulation import Simulation
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.device_type import WHOLE, DeviceType, Link
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.record import RunInput
 from hetsim.model.tasks import Tasks

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError
+from hetsim.model.demand import UNLIMITED_BATCH
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
-from hetsim.model.tasks import UNLIMITED_BATCH
 from hetsim.model.units import Seconds
 from hetsim.policy import Batching, Delay, Discard, RequestQueue, Take, View
 from hetsim_policies.batching.common.sizing import limit, occupied

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from math import sqrt
 
-from hetsim.model.cluster import MILLI, Cluster, DeviceType, Node, NodeSpec
+from hetsim.model.cluster import Cluster, Node, NodeSpec
+from hetsim.model.device_type import MILLI, DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, can_host
 from hetsim.model.task import Task

@@ -20,8 +20,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hetsim.errors import PolicyError, Problem, ScenarioError, visible
-from hetsim.model.cluster import MILLI, WHOLE
 from hetsim.model.device import Device
+from hetsim.model.device_type import MILLI, WHOLE
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, WAITING, Task

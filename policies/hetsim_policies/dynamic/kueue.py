@@ -21,7 +21,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from hetsim.errors import refusal
-from hetsim.model.cluster import MILLI, WHOLE, Node
+from hetsim.model.cluster import Node
+from hetsim.model.device_type import MILLI, WHOLE
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task

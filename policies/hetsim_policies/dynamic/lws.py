@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
 
-from hetsim.model.cluster import MILLI, WHOLE
 from hetsim.model.device import Device
+from hetsim.model.device_type import MILLI, WHOLE
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task

@@ -24,8 +24,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hetsim.model.cluster import DeviceType
 from hetsim.model.device import Device
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.task import Task
 from hetsim.model.units import Seconds

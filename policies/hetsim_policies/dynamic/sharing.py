@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hetsim.model.cluster import WHOLE
+from hetsim.model.device_type import WHOLE
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task

@@ -33,8 +33,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.cluster import WHOLE, Partition
+from hetsim.model.cluster import Partition
 from hetsim.model.device import Device
+from hetsim.model.device_type import WHOLE
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
 from hetsim.model.units import Seconds

@@ -32,8 +32,9 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.errors import refusal
-from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.cluster import Cluster
 from hetsim.model.device import Device
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task

@@ -30,8 +30,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hetsim.model.cluster import DeviceType
 from hetsim.model.device import Device
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Shape
 from hetsim.model.plan import Plan
 from hetsim.model.task import RUNNING, Task

@@ -36,8 +36,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hetsim.errors import refusal, suggestion
-from hetsim.model.cluster import DeviceType
 from hetsim.model.device import Device
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task

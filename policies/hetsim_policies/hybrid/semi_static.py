@@ -27,8 +27,9 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError, UsageError, refusal
-from hetsim.model.cluster import MILLI, Cluster
+from hetsim.model.cluster import Cluster
 from hetsim.model.device import Device
+from hetsim.model.device_type import MILLI
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, Plan, Step, lane_names
 from hetsim.model.task import Task

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hetsim.model.cluster import WHOLE
+from hetsim.model.device_type import WHOLE
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task

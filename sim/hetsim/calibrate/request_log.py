@@ -22,8 +22,8 @@ import numpy as np
 
 from hetsim.errors import file_error
 from hetsim.model.batch_times import StageTable
+from hetsim.model.demand import StageTime
 from hetsim.model.step_times import LinearSteps
-from hetsim.model.tasks import StageTime
 from hetsim.workload.mapped.picked_columns import PickedColumns
 
 ARRIVAL = ("arrival", "arrival_time", "timestamp", "arrived_at")

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hetsim.model.bandwidth import BandwidthCurve
-from hetsim.model.cluster import NO_KEY
+from hetsim.model.device_type import NO_KEY, OPTIONAL
 from hetsim.model.exchange import Phase, StepPipeline
-from hetsim.model.tasks import OPTIONAL
 from hetsim.model.units import Degree
 
 Rate = float | BandwidthCurve  # bytes per second of a link, or its measured bandwidth curve by message size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hetsim.model.cluster import DeviceType
+    from hetsim.model.device_type import DeviceType
 
 
 class Device:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetsim.errors import KeyProblem
-from hetsim.model.cluster import NO_KEY, REQUIRED
+from hetsim.model.device_type import NO_KEY, REQUIRED
 
 if TYPE_CHECKING:
     from hetsim.model.units import Fraction, Name, Positive, Seconds

@@ -17,9 +17,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hetsim.model.cluster import MILLI
+from hetsim.model.demand import StageTime
+from hetsim.model.device_type import MILLI
 from hetsim.model.mode import Mode
-from hetsim.model.tasks import StageTime, Tasks
+from hetsim.model.tasks import Tasks
 
 
 def fused_mode(modes: Sequence[Mode]) -> Mode:

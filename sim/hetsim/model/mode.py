@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hetsim.model.batch_times import StageTable
-from hetsim.model.cluster import MILLI, WHOLE, DeviceType, Partition
+from hetsim.model.cluster import Partition
 from hetsim.model.curves import WorkCurve
+from hetsim.model.demand import BatchTimes, SpanSpeeds, StageTime, Stopping, Times
 from hetsim.model.device import Device
+from hetsim.model.device_type import MILLI, WHOLE, DeviceType
 from hetsim.model.exchange import Exchange
-from hetsim.model.tasks import BatchTimes, SpanSpeeds, StageTime, Stopping, Times
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from hetsim.errors import KeyProblem
-from hetsim.model.cluster import DeviceType
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.step_times import StepTimes
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, Link
+from hetsim.model.cluster import Cluster
 from hetsim.model.device import Device
+from hetsim.model.device_type import Link
 from hetsim.model.mode import Mode
 from hetsim.model.tasks import Tasks
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetsim.model.batch_times import StageTable
-from hetsim.model.cluster import NO_KEY
-from hetsim.model.tasks import StageTime
+from hetsim.model.demand import StageTime
+from hetsim.model.device_type import NO_KEY
 
 if TYPE_CHECKING:
     from hetsim.model.units import Seconds

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from hetsim.errors import NothingMeets, ScenarioError, UsageError, suggestion
-from hetsim.model.cluster import Cluster, DeviceType, Link, Node, Partition
+from hetsim.model.cluster import Cluster, Node, Partition
 from hetsim.model.device import Device
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.pipelines import partition as theory
 from hetsim.pipelines.layer_cuts import Cuts
 from hetsim.pipelines.partition import EqualDevices, PipelineStage, StageWay, seconds_on

@@ -12,7 +12,8 @@ from typing import Literal
 
 from hetsim.errors import KeyProblem, Problem, ScenarioError, UsageError, suggestion
 from hetsim.formulas import training as formulas
-from hetsim.model.cluster import Cluster, DeviceType, Node
+from hetsim.model.cluster import Cluster, Node
+from hetsim.model.device_type import DeviceType
 from hetsim.model.exchange import Exchange, Phase, StepPipeline
 from hetsim.pipelines.schedule import PipelineSchedule, step_schedule
 from hetsim.scenario.building.cluster import build_cluster

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from hetsim.errors import PolicyError
+from hetsim.model.demand import BatchTimes
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import BatchTimes
 from hetsim.policy.base import Policy
 from hetsim.policy.contract import View
 from hetsim.policy.decisions import Delay, Discard, Reject, Start, Take

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import UsageError
-from hetsim.model.cluster import MILLI, Cluster, DeviceType
+from hetsim.model.cluster import Cluster
 from hetsim.model.device import Device
+from hetsim.model.device_type import MILLI, DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Plan, Step, lane_names
 from hetsim.model.record import COMPLETED

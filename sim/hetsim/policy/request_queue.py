@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hetsim.model.demand import BatchTimes
 from hetsim.model.plan import Placement
 from hetsim.model.service import Service
 from hetsim.model.task import Task
-from hetsim.model.tasks import BatchTimes
 
 
 @dataclass(repr=False, eq=False, slots=True)

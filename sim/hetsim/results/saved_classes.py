@@ -8,7 +8,20 @@ has the fields of all versions, and CONTRIBUTING.md describes how to change them
 from collections.abc import Callable
 from typing import Any
 
-from hetsim.model import bandwidth, batch_times, cluster, exchange, mode, ragged, randomness, record, service, slices
+from hetsim.model import (
+    bandwidth,
+    batch_times,
+    cluster,
+    demand,
+    device_type,
+    exchange,
+    mode,
+    ragged,
+    randomness,
+    record,
+    service,
+    slices,
+)
 from hetsim.model import step_times as steps
 from hetsim.model import tasks as task
 from hetsim.workload.costs import measured_training, roofline
@@ -25,12 +38,12 @@ _TABLE: dict[type, str] = {
     cluster.Disk: "disk: read size",
     cluster.Partition: "partition: name mask default default_time max_time tier max_gpus max_cpus max_nodes users "
         "accounts claims",
-    cluster.DeviceType: "device_type: name kind speed memory streams link sharing power preemption multiprocessors "
+    device_type.DeviceType: "device_type: name kind speed memory streams link sharing power preemption multiprocessors "
         "price peak",
-    cluster.Link: "link: upload download latency duplex curve",
-    cluster.Sharing: "sharing: kind switch_cost interference layouts reconfigure pairs recut",
-    slices.Slice: "slice: share memory profile position", cluster.Preemption: "preemption: kind rate overhead",
-    cluster.Power: "power: idle busy sleep wake", cluster.Price: "price: up asleep",
+    device_type.Link: "link: upload download latency duplex curve",
+    device_type.Sharing: "sharing: kind switch_cost interference layouts reconfigure pairs recut",
+    slices.Slice: "slice: share memory profile position", device_type.Preemption: "preemption: kind rate overhead",
+    device_type.Power: "power: idle busy sleep wake", device_type.Price: "price: up asleep",
     roofline.Peak: "peak: flops bandwidth matrix_flops fp8_flops int8_flops fp4_flops link launch_overhead memory "
         "multiprocessors clock threads blocks registers shared_memory shared_memory_per_block shared_memory_reserved "
         "shared_memory_granularity "
@@ -40,8 +53,8 @@ _TABLE: dict[type, str] = {
         "partitions refused staged extra",
     mode.Mode: "mode: name type millicores gpus share memory gpu_memory span_any span_speed span_speeds node_count "
         "exchange fixed table upload download batch_limit partition curve parts pinned slice",
-    task.Stopping: "stopping: save restore state interval block idempotent checkpoint input",
-    task.SpanSpeeds: "span_speeds: island switch node rack cluster", task.StageTime: "stage_time: fixed per_item",
+    demand.Stopping: "stopping: save restore state interval block idempotent checkpoint input",
+    demand.SpanSpeeds: "span_speeds: island switch node rack cluster", demand.StageTime: "stage_time: fixed per_item",
     batch_times.StageTable: "stage_table: sizes seconds between spread floor",
     batch_times.TimeSpread: "time_spread: values probabilities", mode.Shape: "shape: modes stopping preemptible",
     exchange.Exchange: "exchange: cluster compute filling phases nominal at_peak largest pipeline",

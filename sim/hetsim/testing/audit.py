@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import WHOLE
 from hetsim.model.device import Device
+from hetsim.model.device_type import WHOLE
 from hetsim.model.fusion import fused_mode
 from hetsim.model.mode import Mode
 from hetsim.model.plan import cores_on

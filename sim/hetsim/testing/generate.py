@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, DeviceType, Link, NodeSpec, Power, Sharing
+from hetsim.model.cluster import Cluster, NodeSpec
+from hetsim.model.demand import StageTime, Stopping
+from hetsim.model.device_type import DeviceType, Link, Power, Sharing
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.slices import Slice, full_layouts
-from hetsim.model.tasks import Item, StageTime, Stopping, Tasks
+from hetsim.model.tasks import Item, Tasks
 from hetsim.testing.systems import CPU, GB, System, cpu_mode, gpu_mode
 
 # optional features of a random system, besides nodes, cores, GPUs and tasks

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Partition, Power, Sharing, micro_share
+from hetsim.model.cluster import Cluster, NodeSpec, Partition
+from hetsim.model.demand import StageTime, Stopping
+from hetsim.model.device_type import WHOLE, DeviceType, Link, Power, Sharing, micro_share
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.slices import Slice
-from hetsim.model.tasks import Item, StageTime, Stopping, Tasks
+from hetsim.model.tasks import Item, Tasks
 from hetsim.scenario.scenario import Scenario
 
 GB = 10**9

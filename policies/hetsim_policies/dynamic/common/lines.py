@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import refusal
-from hetsim.model.cluster import MILLI, WHOLE, Cluster, DeviceType
+from hetsim.model.cluster import Cluster
 from hetsim.model.device import Device
+from hetsim.model.device_type import MILLI, WHOLE, DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from hetsim.model.cluster import WHOLE
 from hetsim.model.device import Device
+from hetsim.model.device_type import WHOLE
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task

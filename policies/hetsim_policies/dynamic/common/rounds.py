@@ -27,8 +27,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.cluster import WHOLE, Cluster, Node
+from hetsim.model.cluster import Cluster, Node
 from hetsim.model.device import Device
+from hetsim.model.device_type import WHOLE
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task

@@ -9,8 +9,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from hetsim.model.cluster import WHOLE, Node, Partition
+from hetsim.model.cluster import Node, Partition
 from hetsim.model.device import Device
+from hetsim.model.device_type import WHOLE
 from hetsim.model.mode import Mode
 from hetsim.model.plan import host_part
 

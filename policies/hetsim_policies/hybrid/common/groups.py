@@ -11,8 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from hetsim.errors import refusal
-from hetsim.model.cluster import Cluster, DeviceType, Node
+from hetsim.model.cluster import Cluster, Node
 from hetsim.model.device import Device
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.plan import can_host
 from hetsim.model.task import Task

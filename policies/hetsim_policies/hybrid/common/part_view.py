@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.cluster import Cluster
 from hetsim.model.device import Device
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task

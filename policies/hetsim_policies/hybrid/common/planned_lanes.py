@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from hetsim.model.cluster import MILLI, DeviceType, Node
+from hetsim.model.cluster import Node
 from hetsim.model.device import Device
+from hetsim.model.device_type import MILLI, DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, can_host, lane_names
 from hetsim.model.task import Task

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import WHOLE
+from hetsim.model.device_type import WHOLE
 from hetsim.model.mode import Mode, Shape
 from hetsim.policy import View
 from hetsim_policies.common import grouped

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError, refusal
-from hetsim.model.cluster import DeviceType, Node
+from hetsim.model.cluster import Node
 from hetsim.model.device import Device
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Step, can_host, lane_names
 from hetsim.model.stages import Private, Way, download_rate, private_bytes, stage_seconds, way_to_host

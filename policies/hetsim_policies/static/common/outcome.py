@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hetsim.errors import PolicyError, UsageError
-from hetsim.model.cluster import DeviceType, Link
 from hetsim.model.device import Device
+from hetsim.model.device_type import DeviceType, Link
 from hetsim.model.plan import Plan
 from hetsim.model.stages import download_rate
 from hetsim.policy import PlannedScheduler, PlanProblem

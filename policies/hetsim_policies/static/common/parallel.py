@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hetsim.errors import refusal
-from hetsim.model.cluster import DeviceType
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Plan, Step, can_host, lane_names
 from hetsim.model.stages import private_bytes

@@ -18,8 +18,8 @@ from itertools import chain
 
 import numpy as np
 
-from hetsim.model.cluster import Link
 from hetsim.model.device import Device
+from hetsim.model.device_type import Link
 from hetsim.model.stages import download_rate, way_to_host
 from hetsim_policies.static.common.instance import Instance, undisturbed
 from hetsim_policies.task_graphs import graph_of, successors

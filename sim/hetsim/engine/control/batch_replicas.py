@@ -19,8 +19,8 @@ from hetsim.engine.kernel.clock import LAST, Timer
 from hetsim.engine.queues.queue import Queue
 from hetsim.engine.residents.holder import Holder, HolderType, Owner
 from hetsim.engine.residents.replica_set import ReplicaSet
-from hetsim.model.cluster import WHOLE
 from hetsim.model.device import Device
+from hetsim.model.device_type import WHOLE
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task

@@ -12,7 +12,8 @@ from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.resources.occupancy import GpuState, NodeState
 from hetsim.engine.resources.partition_limits import Budget
 from hetsim.errors import InvariantError
-from hetsim.model.cluster import WHOLE, Partition
+from hetsim.model.cluster import Partition
+from hetsim.model.device_type import WHOLE
 from hetsim.model.record import COMPLETED, UNFINISHED
 from hetsim.model.task import RUNNING, WAITING
 

@@ -14,11 +14,12 @@ from hetsim.engine.launching.launches import Launches
 from hetsim.engine.launching.stopping import TimeLimits
 from hetsim.engine.resources.occupancy import available_at
 from hetsim.engine.views.placing import together
+from hetsim.model.demand import Stopping
 from hetsim.model.fusion import fused_mode, fusible
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import BLOCKED, RUNNING, WAITING, Task
-from hetsim.model.tasks import Stopping, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.policy.decisions import Start
 from hetsim.policy.request_queue import Requests
 

@@ -17,7 +17,8 @@ import numpy as np
 from hetsim.engine.flight.launch import INF, Launch
 from hetsim.engine.flight.link_delays import ContendingJobs, Stake, delay_ratios, reached
 from hetsim.engine.kernel.clock import FINISH, Clock
-from hetsim.model.cluster import WHOLE, Cluster
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import WHOLE
 from hetsim.model.exchange import Exchange, TrafficProfile
 from hetsim.model.plan import Placement
 

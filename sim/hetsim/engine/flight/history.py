@@ -6,9 +6,9 @@ from itertools import product
 from typing import Any
 
 from hetsim.engine.flight.data_locations import host
+from hetsim.model.demand import Stopping
 from hetsim.model.device import Device
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Stopping
 
 
 @dataclass(slots=True, eq=False)

@@ -12,8 +12,8 @@ from hetsim.engine.flight.launch import INF, Lane, Launch, ShareGroup, Timetable
 from hetsim.engine.kernel.clock import FINISH, Clock
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import DeviceState, GpuState
-from hetsim.model.cluster import WHOLE, Sharing
 from hetsim.model.device import Device
+from hetsim.model.device_type import WHOLE, Sharing
 from hetsim.model.mode import Mode
 
 Rates = tuple[float, float, float]  # (rate, device-seconds computed per second, watts above idle)

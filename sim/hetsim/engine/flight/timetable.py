@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hetsim.engine.flight.launch import INF, Lane, Launch, Timetable
 from hetsim.engine.flight.part import Part
-from hetsim.model.cluster import WHOLE
+from hetsim.model.device_type import WHOLE
 
 Rate = Callable[[Launch], None]  # sets the rate at which a launch will compute
 

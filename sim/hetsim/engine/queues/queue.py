@@ -21,13 +21,13 @@ from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import ARRIVAL, Clock, Timer
 from hetsim.engine.queues.cache import Cache, ClockCache, Lru
 from hetsim.model.batch_times import StageTable
+from hetsim.model.demand import BatchTimes
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.service import Service
 from hetsim.model.task import Task
-from hetsim.model.tasks import BatchTimes
 from hetsim.policy.request_queue import Requests
 
 MAX_GONE = 8192  # number of removed rows at the front of a list from which the list is shortened

@@ -9,8 +9,9 @@ from typing import Any
 from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.resources.occupancy import UNLIMITED, GpuState, NodeState
 from hetsim.engine.resources.placement_index import PlacementIndex
-from hetsim.model.cluster import WHOLE, Cluster
+from hetsim.model.cluster import Cluster
 from hetsim.model.device import Device
+from hetsim.model.device_type import WHOLE
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, split_cores
 

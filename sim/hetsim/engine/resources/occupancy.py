@@ -7,8 +7,9 @@ import math
 from typing import Any
 
 from hetsim.engine.resources.slices import GpuSlices
-from hetsim.model.cluster import WHOLE, DeviceType, Node
+from hetsim.model.cluster import Node
 from hetsim.model.device import Device
+from hetsim.model.device_type import WHOLE, DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 

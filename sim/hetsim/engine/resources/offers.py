@@ -4,8 +4,8 @@ from heapq import heapify, heappop, heappush
 
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState
-from hetsim.model.cluster import WHOLE
 from hetsim.model.device import Device
+from hetsim.model.device_type import WHOLE
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.policy.dispatch import EMPTY

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
-from hetsim.model.cluster import MILLI, WHOLE, Partition
+from hetsim.model.cluster import Partition
 from hetsim.model.device import Device
+from hetsim.model.device_type import MILLI, WHOLE
 from hetsim.model.mode import Mode
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from hetsim.engine.resources.occupancy import GpuState, NodeState
 from hetsim.engine.resources.partition_limits import Budget
-from hetsim.model.cluster import Cluster, DeviceType, Partition
+from hetsim.model.cluster import Cluster, Partition
 from hetsim.model.device import Device
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, host_part
 

@@ -5,7 +5,7 @@ from copy import copy
 from functools import lru_cache
 from typing import Any
 
-from hetsim.model.cluster import DeviceType, micro_share
+from hetsim.model.device_type import DeviceType, micro_share
 from hetsim.model.mode import Mode
 from hetsim.model.slices import Layout, Slice
 

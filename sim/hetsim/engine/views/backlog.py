@@ -14,7 +14,7 @@ from typing import Any
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.durations import planned
 from hetsim.engine.flight.launch import Launch
-from hetsim.model.cluster import DeviceType
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.task import Task
 

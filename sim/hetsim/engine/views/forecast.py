@@ -12,9 +12,9 @@ from hetsim.engine.flight.links import Links
 from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.resources.occupancy import GpuState, available_at
 from hetsim.engine.views.generated import Generated
-from hetsim.model.cluster import WHOLE
 from hetsim.model.curves import layout_of
 from hetsim.model.device import Device
+from hetsim.model.device_type import WHOLE
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
 

@@ -12,8 +12,9 @@ from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState, NodeState
 from hetsim.engine.resources.offers import Offers
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType
+from hetsim.model.cluster import Cluster
 from hetsim.model.device import Device
+from hetsim.model.device_type import WHOLE, DeviceType
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task

@@ -25,8 +25,9 @@ from hetsim.engine.views.generated import Generated, by_readiness, end_in_replic
 from hetsim.engine.views.placing import Placing, together
 from hetsim.engine.views.shadow import Shadows
 from hetsim.errors import suggestion
-from hetsim.model.cluster import WHOLE, Cluster
+from hetsim.model.cluster import Cluster
 from hetsim.model.device import Device
+from hetsim.model.device_type import WHOLE
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.slices import Layout

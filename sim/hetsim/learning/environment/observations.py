@@ -21,7 +21,7 @@ from hetsim.errors import HetsimError, ScenarioError, UnknownName, UsageError
 from hetsim.learning.environment.acting import Acting
 from hetsim.learning.environment.rewards import raised
 from hetsim.learning.observation.window import LIMIT, SHORTEST, Layout
-from hetsim.model.cluster import WHOLE
+from hetsim.model.device_type import WHOLE
 from hetsim.model.task import Task
 from hetsim.policy.contract import PlanProblem
 

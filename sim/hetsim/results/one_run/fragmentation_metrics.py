@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from hetsim.model.cluster import WHOLE
+from hetsim.model.device_type import WHOLE
 from hetsim.model.mode import Mode
 from hetsim.model.record import NOT_ARRIVED, Record
 from hetsim.results.declared import metric

@@ -12,7 +12,8 @@ from itertools import chain
 
 import numpy as np
 
-from hetsim.model.cluster import MILLI, WHOLE, Cluster, Node
+from hetsim.model.cluster import Cluster, Node
+from hetsim.model.device_type import MILLI, WHOLE
 from hetsim.model.mode import Mode
 from hetsim.model.stages import download_rate
 from hetsim.model.tasks import Tasks

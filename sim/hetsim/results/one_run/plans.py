@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hetsim.model.cluster import MILLI, Node
+from hetsim.model.cluster import Node
+from hetsim.model.device_type import MILLI
 from hetsim.model.mode import Mode
 from hetsim.model.plan import PLANNED_MAKESPAN, can_host
 from hetsim.model.record import COMPLETED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, Record

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from hetsim.model.cluster import MILLI, Cluster
+from hetsim.model.cluster import Cluster
+from hetsim.model.device_type import MILLI
 from hetsim.model.record import ASLEEP, DOWN, UP, WAKING, DeviceStates, Record
 from hetsim.results.declared import COST, ENERGY
 from hetsim.results.one_run import language

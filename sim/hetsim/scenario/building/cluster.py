@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 
 from hetsim.errors import Problem, ScenarioError, suggestion
-from hetsim.model.cluster import FREE, MAX_DEVICES, Cluster, DeviceType, Fabric, Link, NodeSpec, Price
+from hetsim.model.cluster import MAX_DEVICES, Cluster, Fabric, NodeSpec
+from hetsim.model.device_type import FREE, DeviceType, Link, Price
 from hetsim.scenario.file.document import Document, Path_
 from hetsim.scenario.schema import cluster as schema
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from hetsim.errors import KeyProblem
 from hetsim.formulas import training as formulas
-from hetsim.model.cluster import Cluster, DeviceType, Node, NodeSpec, Partition
+from hetsim.model.cluster import Cluster, Node, NodeSpec, Partition
+from hetsim.model.device_type import DeviceType
 from hetsim.model.exchange import Exchange, Phase, StepPipeline
 from hetsim.model.mode import Mode
 from hetsim.scenario.building.modes import ModeBook

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError
-from hetsim.model.cluster import DeviceType
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.service import LanguageService, ReplicaKind
 from hetsim.model.tasks import Tasks

@@ -4,11 +4,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hetsim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, Node, NodeSpec, Partition, micro_share, millicores
+from hetsim.model.cluster import Cluster, Node, NodeSpec, Partition
 from hetsim.model.curves import WorkCurve
+from hetsim.model.demand import StageTime, Stopping
+from hetsim.model.device_type import MILLI, WHOLE, DeviceType, micro_share, millicores
 from hetsim.model.exchange import Exchange
 from hetsim.model.mode import Mode, Shape
-from hetsim.model.tasks import StageTime, Stopping
 from hetsim.scenario.schema.demand import Demand, TaskMode
 from hetsim.scenario.schema.service import VariantSpec
 

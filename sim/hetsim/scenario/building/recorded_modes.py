@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError
-from hetsim.model.cluster import DeviceType, Partition
+from hetsim.model.cluster import Partition
 from hetsim.model.curves import WorkCurve
+from hetsim.model.demand import Stopping
+from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Mode
-from hetsim.model.tasks import KernelWork, Stopping
+from hetsim.model.tasks import KernelWork
 from hetsim.scenario.building.streams import Context, one_lane, peak_of, stopping_of, unfit, why_unfit
 from hetsim.scenario.building.trace_keys import nodes_by
 from hetsim.scenario.file.document import Path_

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from hetsim.model.batch_times import StageTable
-from hetsim.model.cluster import WHOLE, DeviceType, micro_share
+from hetsim.model.demand import UNLIMITED_BATCH, BatchTimes
+from hetsim.model.device_type import WHOLE, DeviceType, micro_share
 from hetsim.model.mode import Mode
 from hetsim.model.service import ReplicaKind, Service
 from hetsim.model.step_times import LinearSteps
-from hetsim.model.tasks import UNLIMITED_BATCH, BatchTimes, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.policy import Batching
 from hetsim.scenario.building.language_model import TOKENS, DrawnRequests, ServedLanguage, request_rate
 from hetsim.scenario.building.streams import Context, TaskStream, draw_codes

@@ -9,11 +9,13 @@ import numpy as np
 
 from hetsim.errors import Problem, ScenarioError, suggestion
 from hetsim.model.clients import Calls, Clients
-from hetsim.model.cluster import MILLI, Cluster, DeviceType
+from hetsim.model.cluster import Cluster
+from hetsim.model.demand import Stopping
+from hetsim.model.device_type import MILLI, DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.ragged import Ragged
 from hetsim.model.randomness import RandomTree
-from hetsim.model.tasks import KernelWork, Stopping, Tasks
+from hetsim.model.tasks import KernelWork, Tasks
 from hetsim.model.tasks import KernelWork as Known
 from hetsim.scenario.building.modes import ModeBook
 from hetsim.scenario.file.document import Document, Path_

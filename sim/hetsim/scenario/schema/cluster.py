@@ -19,7 +19,8 @@ from pydantic import (
 
 from hetsim.errors import KeyProblem, ScenarioError, UnknownName, suggestion
 from hetsim.model.bandwidth import BandwidthCurve
-from hetsim.model.cluster import PLACES, DeviceType, Disk, Link, NodeSpec, Power, Preemption, Price, Sharing
+from hetsim.model.cluster import PLACES, Disk, NodeSpec
+from hetsim.model.device_type import DeviceType, Link, Power, Preemption, Price, Sharing
 from hetsim.model.slices import PROFILES, Layout, Slice, arrangements, full_layouts
 from hetsim.model.units import Bytes, BytesPerSecond, Count, Degree, Name, Positive, Whole, forbid, is_number, shown
 from hetsim.scenario.fields import Keys, Mirror, Model, Names, OneOrMany, Short, keys_of, looked_up, unknown

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from hetsim.errors import KeyProblem
-from hetsim.model.tasks import SpanSpeeds, Stopping
+from hetsim.model.demand import SpanSpeeds, Stopping
 from hetsim.model.units import Bytes, Count, Degree, Flag, Name, NotNegative, Number, Positive, Seconds, Share, forbid
 from hetsim.scenario.fields import (
     MAPPING,
@@ -84,7 +84,7 @@ Limit = Annotated[Annotated[Seconds, VALUE] | Annotated[Factor, MAPPING], VALUE_
 
 @keys_of(Stopping)
 class StoppingSpec(Mirror):
-    """Costs of stopping and resuming a task (`hetsim.model.tasks.Stopping`)."""
+    """Costs of stopping and resuming a task (`hetsim.model.demand.Stopping`)."""
 
     preemptible: Flag = True
     """Allow policies to stop the task."""

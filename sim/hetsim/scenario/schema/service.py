@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from hetsim.errors import KeyProblem
+from hetsim.model.demand import ComputeTime, StageTime
 from hetsim.model.service import ReplicaStart, ResultCache, ScaleBounds, Service
-from hetsim.model.tasks import ComputeTime, StageTime
 from hetsim.model.units import Bytes, Count, Fraction, Name, NotNegative, Seconds, forbid
 from hetsim.scenario.fields import ONE_NAME, Keys, Mirror, Model, OneOrMany, Short, SomeNames, inline_of, keys_of
 from hetsim.scenario.file.profile_files import Profiled

@@ -6,8 +6,8 @@ from pydantic import AfterValidator, BeforeValidator, ValidationError, Validatio
 
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.model.batch_times import StageTable
+from hetsim.model.demand import StageTime
 from hetsim.model.step_times import LinearSteps, RooflineSteps
-from hetsim.model.tasks import StageTime
 from hetsim.model.units import SIZE, Share, parse, shown
 from hetsim.registry import load_object
 from hetsim.scenario.fields import Mirror, Short, keys_of, unknown

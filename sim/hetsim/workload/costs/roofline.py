@@ -32,8 +32,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from hetsim.errors import UnknownName
-from hetsim.model.cluster import NO_KEY
 from hetsim.model.described import Frozen, shipped
+from hetsim.model.device_type import NO_KEY
 from hetsim.model.step_times import RooflineSteps
 from hetsim.model.units import Bytes, BytesPerSecond, Fraction, Hertz, Operations, OperationsPerSecond, Seconds
 from hetsim.workload.costs.architectures import CONTEXT, Architecture
