@@ -118,7 +118,7 @@ def without_types(source: str) -> str:
     return b"\n".join(lines).decode()
 
 
-CONSTANTS = re.compile(r"^((?:_?[A-Z][A-Z0-9_]*(?:, )?)+) = ([-\w.,<() ]+?)(?=  #|$)", re.MULTILINE)
+CONSTANTS = re.compile(r"^(_?[A-Z][A-Z0-9_]*(?:, _?[A-Z][A-Z0-9_]*)*) = ([-\w.,<() ]+?)(?=  #|$)", re.MULTILINE)
 
 
 def final(source: str) -> str:
