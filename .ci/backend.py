@@ -141,6 +141,12 @@ def final(source: str) -> str:
     return CONSTANTS.sub(one_by_one, source)
 
 
+def thawed(source: str) -> str:
+    """The source whose frozen dataclasses can be written to: copies and pickles set the fields of compiled ones."""
+    return re.sub(r"(?m)^(@dataclass\([^\n]*)frozen=True(, )?([^\n]*\))$", lambda m: m[1] + (
+        m[3] if "eq=False" in m[0] else f"unsafe_hash=True{m[2] or ''}{m[3]}"), source)  # fmt: skip
+
+
 def marked(source: str) -> str:
     """The source with mypyc's mark on its classes that `__new__` makes an object without `__init__`, as Python's does:
     forks copy objects so, and users subclass policies.  (`serializable` alone loses calls of `__init__` from Python.)
@@ -166,7 +172,7 @@ def extensions() -> list[Any]:
     paths = hot_modules()
     sources = {path: Path(path).read_bytes() for path in (*paths, *READ)}
     for path, source in sources.items():
-        text = final(source.decode())
+        text = thawed(final(source.decode())) if path in paths else final(source.decode())
         Path(path).write_text(marked(text if paths.get(path, True) else without_types(text)))
     carried = Path("sim/hetsim", "_compiled.py")
     digests = {path.removeprefix("sim/hetsim/"): hashlib.sha256(sources[path]).hexdigest() for path in paths}

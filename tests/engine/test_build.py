@@ -148,6 +148,9 @@ def test_constants_are_final_and_fields_of_decisions_have_any_type(backend):
         "class Ü:\n    a: Any = None\n    def f(self, b: Any, *, c: Any = 1) -> int: return b\n"
     )
     assert backend.hot_modules()["sim/hetsim/policy/decisions.py"] is False
+    frozen = "@dataclass(frozen=True)\n@dataclass(frozen=True, eq=False)\n@dataclass(slots=True, frozen=True)\n"
+    assert backend.thawed(frozen) == "@dataclass(unsafe_hash=True)\n@dataclass(eq=False)\n" + (
+        "@dataclass(slots=True, unsafe_hash=True)\n")
 
 
 def test_modes_of_a_log_have_the_types_that_compiled_code_checks():

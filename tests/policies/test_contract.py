@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import copy
 import gc
+import pickle
 import re
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -265,6 +267,38 @@ def test_copies_of_a_policy_keep_its_fields():
     for other in (copy.copy(policy), copy.deepcopy(policy)):
         assert (other.noted, other.discipline, other.rejects) == ([1], "keep", True)
     assert copy.copy(policy).noted is policy.noted is not copy.deepcopy(policy).noted
+
+
+def test_slots_frozen_policies_and_results_are_copied():
+    class Slotted(Scheduler):
+        __slots__ = ("kept",)
+
+    @dataclass(frozen=True)
+    class Frozen(Scheduler):
+        most: int
+
+    slotted = Slotted()
+    slotted.kept = [2]
+    assert copy.deepcopy(slotted).kept == [2]
+    assert copy.deepcopy(Frozen(3)).most == 3
+    result = hs.run("first-steps")
+    for other in (copy.deepcopy(result), pickle.loads(pickle.dumps(result))):
+        assert other.tasks.equals(result.tasks)
+
+
+@pytest.mark.parametrize("discipline", ["block", "skip", "keep"])
+@pytest.mark.parametrize("kind", [np.float64, np.int64, lambda value: (np.float32(value), 1)])
+def test_keys_of_numpy_order_as_numbers_do(discipline, kind):
+    jobs = [Job([MODE], [2.0], arrival=0.5 * (number // 3)) for number in range(12)]
+    sizes = [5, 3, 8, 1, 9, 2, 7, 4, 6, 0, 11, 10]
+
+    def starts(key, preemptive=False):
+        made = PreemptiveList(key, discipline="block") if preemptive else ListScheduler(key, discipline=discipline)
+        return simulate(ONE, jobs, made).start.tolist()
+
+    for preemptive in (False, discipline == "block"):
+        assert starts(lambda task: kind(sizes[task.index]), preemptive) == starts(
+            lambda task: sizes[task.index], preemptive)  # fmt: skip
 
 
 @pytest.mark.parametrize("policy", [ListScheduler, Backfilling, PreemptiveList])

@@ -140,6 +140,9 @@ def answered(*events: dict, now: object = 0) -> str:
         (answered({"type": "EXECUTE_JOB", "data": {"job_id": "w0!0", "alloc": "0-99999999999"}}), "numbers are 0-3"),
         (answered({"type": "EXECUTE_JOB", "data": {"job_id": "w0!0", "alloc": "0-1 7-5"}}), "numbers are 0-3"),
         (answered({"type": "EXECUTE_JOB", "data": {"job_id": [{}]}}), "the job [{}], which is not waiting"),
+        (answered({"type": "EXECUTE_JOB", "data": {"job_id": "w0!0", "if_fits": "false"}}), "(KeyError: 'false')"),
+        (answered({"type": "EXECUTE_JOB", "data": {"job_id": "w0!0", "if_fits": True, "mode": "x"}}),
+         "w0!0 has no mode 'x'; it has 2xcpu"),
         (answered({"type": "KILL_JOB", "data": {"job_ids": [[], {}]}}), "the job [], which is not running"),
         (answered({"type": "KILL_JOB", "data": {"job_ids": 5}}), "answered KILL_JOB with wrong data (TypeError: 'int'"),
         (answered({"type": "CALL_ME_LATER", "data": {"timestamp": 10**400}}), "(OverflowError: "),
@@ -170,6 +173,25 @@ def test_whatever_is_answered_is_refused_with_time_and_message(answer, said, mon
     text = str(caught.value)
     assert said in text and " (t = 0 s)\n" in text and "last message: {" in text and len(text) < 2000
     assert caught.value.time == 0.0
+
+
+@pytest.mark.slow
+def test_answers_without_end_at_one_instant_are_an_error(monkeypatch) -> None:
+    """A job that does not fit is asked for again at once, and again."""
+    class Insists:
+        def ask(self, message: str) -> bytes:
+            events = [event for event in json.loads(message)["events"] if "job_id" in event["data"]]
+            wanted = [event["data"]["job_id"] for event in events
+                      if "JOB_SUBMITTED" in event["type"] or "job_does_not_fit" in event["data"].values()]  # fmt: skip
+            data = [{"job_id": job, "if_fits": True, "alloc": None} for job in wanted]
+            return answered(*({"type": "EXECUTE_JOB", "data": one} for one in data), now=1e9).encode()
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("hetsim_policies.dynamic.external.Exchange", lambda *_: Insists())
+    with pytest.raises(PolicyError, match="messages at this instant, and no time passes: it loops"):
+        hs.run(jobs(3), external=["true"])
 
 
 def children() -> set[str]:

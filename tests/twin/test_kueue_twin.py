@@ -123,6 +123,18 @@ def test_a_manifest_is_forecast_as_if_it_were_submitted_now(tmp_path):
     assert one.occupied.max() == one.capacity == 8  # preempted jobs occupy nothing while they wait again
 
 
+def test_a_workload_that_is_left_out_is_said(tmp_path):
+    """One that is deactivated, and one whose queue does not exist."""
+    there = kueue_objects.objects()
+    off, lost = kueue_objects.workload("off", "a", 3, came=205), kueue_objects.workload("lost", "a", 3, came=205)
+    off["spec"]["active"], lost["spec"]["queueName"] = False, "typo"
+    files = kueue_objects.write(tmp_path, [*there, off, lost])
+    found = KueueCluster(*files, kueue_objects.instant(205), fair_sharing=False)
+    assert not {"a/off", "a/lost"} & {job.id for job in found.jobs}
+    for reason in ("deactivated (spec.active)", "in no ClusterQueue (typo)"):
+        assert any(f"Workloads are left out: {reason}" in note for note in found.objects.notes), found.objects.notes
+
+
 @pytest.mark.parametrize(("given", "words"), [
     ({**JOB, "metadata": META | {"labels": {}}}, "my.yaml:3:1: kind: cannot be read as a Job: no queue is named; add"),
     ({**JOB, "metadata": META | {"namespace": "b", "name": "w1"}}, "b/w1 is already on the cluster; --job b/w1 prints"),

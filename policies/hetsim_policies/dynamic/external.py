@@ -131,7 +131,9 @@ class External(Scheduler):
             del self._refused[job]
             if not job.over:
                 self._tell("NOTIFY", type="job_fits", job_id=job.id)
-        while True:
+        for asked in count():
+            if asked > 10_000 + 10 * len(self._jobs):
+                raise self._wrong(f"answered {asked:,} messages at this instant, and no time passes: it loops")
             while self._due and self._due[0][0] <= view.now:
                 event = heappop(self._due)[2]
                 try:
@@ -204,7 +206,8 @@ class External(Scheduler):
 
     def _carry_out(self, kind: str | None, data: dict[str, Any], view: View) -> Iterator[Decision]:
         if kind == "EXECUTE_JOB":
-            job, asks = self._job(kind, data.get("job_id"), WAITING), data.get("if_fits") and "alloc" not in data
+            job = self._job(kind, data.get("job_id"), WAITING)
+            asks = {True: True, False: False}[data.get("if_fits", False)] and data.get("alloc") is None
             if asks and self._first(job, data.get("mode"), view) is None:
                 self._refused[job] = data.get("mode")
                 return self._tell("NOTIFY", type="job_does_not_fit", job_id=job.id)
@@ -264,7 +267,10 @@ class External(Scheduler):
 
     @staticmethod
     def _modes(job: Job, wanted: Any) -> list[Mode]:
-        return [one for at in job.task.modes_by_speed() if wanted in (None, (one := job.task.modes[at]).name)]
+        modes = [one for at in job.task.modes_by_speed() if wanted in (None, (one := job.task.modes[at]).name)]
+        if not modes:
+            raise ValueError(f"{job.id} has no mode {wanted!r}; it has {', '.join(one.name for one in job.task.modes)}")
+        return modes
 
     def _first(self, job: Job, wanted: Any, view: View) -> Placement | None:
         return next((at for one in self._modes(job, wanted) if (at := view.first(one, job.task)) is not None), None)
@@ -280,7 +286,7 @@ class External(Scheduler):
         kind, there = self._lanes[lanes[0]].type, f"starts {job.id} on {alloc}"
         mode = next((mode for mode in modes if mode.type is kind and _res(mode) == len(lanes)), None)
         if mode is None:
-            asks = " or ".join(f"{_res(mode)} × {mode.type.name}" for mode in modes) or f"no mode {wanted!r}"
+            asks = " or ".join(f"{_res(mode)} × {mode.type.name}" for mode in modes)
             raise self._wrong(f"{there}, {len(lanes)} × {kind.name}, but the job needs {asks}")
         parts = [(device, len([*same])) for device, same in groupby(self._lanes[lane] for lane in lanes)]
         cores = tuple(number * MILLI for _, number in parts) if mode.on_cpu and len(parts) > 1 else None

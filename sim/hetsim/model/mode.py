@@ -79,17 +79,10 @@ class Mode:
         if self.node_count == 1 and (self.gpus or not self.span_any):
             return None
         return Mode(
-            self.name,
-            self.type,
-            millicores=self.millicores // parts,
-            gpus=self.gpus // parts,
-            share=self.share,
-            memory=-(-self.memory // parts),
-            gpu_memory=self.gpu_memory,
-            partition=self.partition,
-            slice=self.slice,
-            pinned=self.pinned,
-        )
+            self.name, self.type, millicores=self.millicores // parts, gpus=self.gpus // parts, share=self.share,
+            memory=-(-self.memory // parts), gpu_memory=self.gpu_memory, partition=self.partition,
+            slice=self.slice, pinned=self.pinned,
+        )  # fmt: skip
 
     def base(self, count: int) -> float:
         """Return the seconds of a launch of `count` tasks without the tasks' own times."""

@@ -7,11 +7,12 @@ class Policy:
     """Base of policies: copies and pickles keep all fields, compiled or not."""
 
     def __getstate__(self) -> dict[str, Any]:
-        kind = type(self)
+        kind, state = type(self), object.__getstate__(self)
         compiled = [name for name in getattr(kind, "__mypyc_attrs__", ()) if hasattr(self, name)]
         fields = {name: getattr(self, name) for name in compiled if not isinstance(getattr(kind, name), property)}
-        return {**getattr(self, "__dict__", {}), **fields}
+        parts = state if isinstance(state, tuple) else (state,)  # the dictionary of a subclass, and its slots
+        return {name: value for part in (*parts, fields) for name, value in (part or {}).items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
-            setattr(self, name, value)
+            object.__setattr__(self, name, value)

@@ -92,7 +92,7 @@ class Index:
         self._hear(view)
         offers: Any = view.offers  # type: ignore[attr-defined]
         while True:
-            best: tuple[QueuedService, LikeServices, tuple[Placement, Any]] | None = None
+            best: Any = None  # of the offer that goes first: key and service, line, device
             for line in self._lines:
                 if (services := offers.offer_of(line.mode)) is None:
                     continue
@@ -220,7 +220,8 @@ class Index:
             if line.asked:
                 line.asked = [one for one in line.asked if not self._settled(line, *one)]
             return None
-        if answered is None or (fresh is not None and fresh < answered):
+        other: Any = answered  # keys of NumPy compare to NumPy's bool
+        if answered is None or (fresh is not None and fresh < other):
             return fresh
         return answered
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Generator, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
-from typing import Literal
+from typing import Any, Literal
 
 from hetsim.model.cluster import Partition
 from hetsim.model.mode import Shape
@@ -180,7 +180,7 @@ class ListScheduler(Scheduler):
         if self.drop_expired and task.deadline <= view.now:
             queue.pop()
             return Reject(task, "its deadline passed while it waited", expired=True)
-        rule = self.placement
+        rule: Any = self.placement  # what it returns is checked by the engine
         placement = view.fit(task) if rule is None else rule(task, view)
         if placement is not None:
             queue.pop()
@@ -188,7 +188,8 @@ class ListScheduler(Scheduler):
         return self.set_aside(task, view) if view.over_limit(task) else task
 
     def _first_open(self, closed: int) -> TaskQueue:
-        best, first = _EMPTY, None
+        best = _EMPTY
+        first: Any = None
         if not closed:
             best, first = self.queue, self.queue.head_entry()
         for partition, queue in self.of_partition.items():
@@ -242,7 +243,8 @@ class ListScheduler(Scheduler):
             yield WAIT_FOR_CHANGE
 
     def _next_line(self, lines: dict[Partition | None, TaskQueue], closed: int) -> tuple[Partition | None] | None:
-        best, first = None, None
+        best: tuple[Partition | None] | None = None
+        first: Any = None
         for partition, queue in lines.items():
             if (EVERYWHERE if partition is None else partition.claims) & closed:
                 continue

@@ -49,7 +49,7 @@ class PreemptiveList(ListScheduler):
 
     def yields(self, running: Any, waiting: Any) -> bool:
         """Return True if a task of rank `waiting` preempts rank `running`."""
-        return running > waiting
+        return bool(running > waiting)
 
     def ranks_grew(self) -> None:
         """Record that running tasks rank lower now, so that preemption is tried again."""

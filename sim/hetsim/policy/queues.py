@@ -48,7 +48,7 @@ class TaskQueue:
 
     def push(self, key: Any, task: Task) -> None:
         task.ticket = ticket = task.ticket + 1
-        entry = (key, task.arrival, task.index, ticket, task)
+        entry: Any = (key, task.arrival, task.index, ticket, task)  # Any: keys of NumPy compare to NumPy's bool
         run = self._run
         if not run or run[-1] < entry:
             run.append(entry)
@@ -76,7 +76,7 @@ class TaskQueue:
                 return task
             run.popleft()
         while heap:
-            entry = heap[0]
+            entry: Any = heap[0]
             task = entry[4]
             if task.ticket == entry[3] and task.state == WAITING:
                 if not run or entry < run[0]:
@@ -88,16 +88,15 @@ class TaskQueue:
     def head_entry(self) -> Entry | None:
         if self.head() is None:
             return None
-        if self._heap and (not self._run or self._heap[0] < self._run[0]):
-            return self._heap[0]
-        return self._run[0]
+        heap: Any = self._heap
+        return heap[0] if heap and (not self._run or heap[0] < self._run[0]) else self._run[0]
 
     def pop(self) -> Task:
         """Remove and return the head; `head` must have been called just before."""
-        run, heap = self._run, self._heap
-        if heap and (not run or heap[0] < run[0]):
-            return heappop(heap)[4]
-        return run.popleft()[4]
+        run = self._run
+        heap: Any = self._heap
+        task: Task = heappop(heap)[4] if heap and (not run or heap[0] < run[0]) else run.popleft()[4]
+        return task
 
     def remove(self, task: Task) -> None:
         """Remove the task; its entry becomes void."""

@@ -74,7 +74,7 @@ class Devices:
                 run.clock.cancel(self.waking.pop(device.index))
                 self._set_asleep(device, False)
         else:
-            if not isinstance(wanted, int | float) or not 0 < wanted < math.inf:
+            if not isinstance(wanted, int | float) or not 0 < float(wanted) < math.inf:
                 raise illegal(run, f"sets {device} to the frequency {wanted!r}; it must be a finite number above 0")
             if wanted != state.frequency:
                 log.append((now, device.index, "frequency", float(wanted)))

@@ -127,9 +127,12 @@ class KueueObjects:
         gone = {row["name"]: int(row["count"]) for row in status.get("reclaimablePods") or ()}
         needs, kind = _needs(spec["podSets"], gone)
         came = self.log.date(line, "creationTimestamp", str(meta["creationTimestamp"]))
-        if came is None or queue not in self.kinds["ClusterQueue"] or not any(needs.values()):
-            reason = "requests neither cores nor GPUs" if queue in self.kinds["ClusterQueue"] else ""
-            self.log.leave_out(reason or f"in no ClusterQueue ({spec.get('queueName')})", line)
+        inactive, listed = spec.get("active") is False, queue in self.kinds["ClusterQueue"]
+        if came is None or not listed or not any(needs.values()) or inactive:
+            reason = "deactivated (spec.active)" if inactive else "requests neither cores nor GPUs"
+            reason = reason if listed else f"in no ClusterQueue ({spec.get('queueName')})"
+            self.log.leave_out(reason, line)
+            self.notes[f"Workloads are left out: {reason}"] = None
             return None
         start, end = (
             self.log.date(line, key, says[key]["lastTransitionTime"]) or math.nan
