@@ -12,7 +12,6 @@ import pickle
 import sys
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
-from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from hetsim.errors import RunError, UnknownName
@@ -163,8 +162,8 @@ def _stated(item: type) -> Callable[..., Any]:
     maker = next(one for one in item.__mro__ if "__init__" in vars(one))
     if not hasattr(maker, "__mypyc_attrs__") or inspect.isfunction(vars(maker)["__init__"]):
         return item
-    module = sys.modules[maker.__module__]
-    source = ast.parse(Path(str(module.__file__)).with_name(f"{maker.__module__.rpartition('.')[2]}.py").read_bytes())
+    module, read = sys.modules[maker.__module__], importlib.import_module("hetsim.model.files").package_data
+    source = ast.parse(read(str(module.__file__), f"{maker.__module__.rpartition('.')[2]}.py"))
     inside = next(one for one in source.body if isinstance(one, ast.ClassDef) and one.name == maker.__name__)
     made = next(one for one in inside.body if isinstance(one, ast.FunctionDef) and one.name == "__init__")
     names = dict(vars(module))
