@@ -107,7 +107,7 @@ def test_defaults_are_told_once():
     ("TaskMode", "efficiency", "reaches. Default: 50%."), ("WorkloadEntry", "nodes", "each. Default: 1."),
     ("Diurnal", "period", "to the next. Default: 1 d."),
     ("Roofline", "link_latency", "two such sums. Default: 10 us."),
-    ("ServiceSpec", "device", "runs. Default: gpu."), ("Accelerator", "kind", "accelerators. Default: gpu."),
+    ("ServiceSpec", "device", "runs. Default: gpu."), ("Accelerator", "kind", "`accelerators`. Default: gpu."),
 ])  # fmt: skip
 def test_what_is_used_without_a_key_is_appended(part: str, key: str, end: str):
     """The default, what code uses in place of null, what the dataclass has, in the shortest unit."""
