@@ -176,9 +176,9 @@ def parts_of(cluster: Cluster) -> dict[str, np.ndarray]:
     return parts
 
 
-# Placements of jobs of `nodes: N` by racks, and by the load on their links.  Other tasks go to the tightest node, as
-# under best_fit.  Nodes without a rack count as one rack.  Cost: linear in the free nodes; for `least_contention` also
-# in the jobs on the links of each candidate.
+# Placements of jobs of `nodes: N` by racks, and by the load on their links.  Other tasks are placed on the fullest node
+# where they fit, as `best_fit` does.  All nodes without a rack count as one rack.  Cost: linear in the number of free
+# nodes; the cost of `least_contention` is linear in the number of jobs on the candidates' links, too.
 
 
 Choice = Callable[[Mode, list[list[int]]], list[int]]  # function that chooses a job's nodes from the free nodes by rack
