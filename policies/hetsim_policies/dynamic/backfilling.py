@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import chain
 from typing import Annotated
 
 from pydantic import Field
@@ -59,14 +58,8 @@ class EasyBackfill(Backfilling):
 
     def backfill(self, heads: list[Task], view: View) -> Iterator[Decision]:
         for task, placement in self.fitting(heads, view):
-            ahead = self.reservations(heads, task, view)
-            for place in chain((placement,), self.elsewhere(task, ahead, view)):
-                # If one head says yes and a later one no, the first counts on too much in this round; it is not late.
-                if all(shadow.survives(task, place) for shadow in ahead):
-                    yield Start(task, place)
-                    break
-            else:
-                yield Annotate(task, "reservation")
+            place = self.beside(heads, task, placement, view)
+            yield Annotate(task, "reservation") if place is None else Start(task, place)
 
 
 class ConservativeBackfill(Backfilling):

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from hetsim.model.cluster import Partition
@@ -250,14 +250,28 @@ class Backfilling(ListScheduler):
             reserved.append(self._shadows[head.index])
         return reserved
 
-    def elsewhere(self, task: Task, ahead: Sequence[Shadow], view: View) -> Iterator[Placement]:
-        """Yield placements of a task on nodes without devices reserved in `ahead`."""
+    def beside(self, heads: list[Task], task: Task, placement: Placement, view: View) -> Placement | None:
+        """Return a place where the task delays no head, or None: this one, or one on a node that no head has reserved.
+
+        If one head says yes and a later one no, the first counts on too much in this round; it is not late.
+        """
+        ahead = self.reservations(heads, task, view)
+        if _delays_none(ahead, task, placement):
+            return placement
         if self.placement is not None or any(shadow.anywhere or shadow.placement is None for shadow in ahead):
-            return
+            return None
         reserved = {device.node for shadow in ahead if shadow.placement for device in shadow.placement.devices}
         for position in task.modes_by_speed():
             mode = task.modes[position]
             for node in view.nodes.fitting(mode):
-                placement = None if node in reserved else view.first(mode, task, node=node)
-                if placement is not None:
-                    yield placement
+                place = None if node in reserved else view.first(mode, task, node=node)
+                if place is not None and _delays_none(ahead, task, place):
+                    return place
+        return None
+
+
+def _delays_none(ahead: list[Shadow], task: Task, placement: Placement) -> bool:
+    for shadow in ahead:  # noqa: SIM110 - faster than all(...)
+        if not shadow.survives(task, placement):
+            return False
+    return True
