@@ -21,11 +21,10 @@ class _Shown:
     __slots__: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        names: Any = getattr(self, "__dataclass_fields__")  # noqa: B009  # which no declaration has
+        names: Any = getattr(self, "__match_args__")  # noqa: B009  # which no declaration has
         return f"{type(self).__name__}({', '.join(str(getattr(self, name)) for name in names)})"
 
 
-@dataclass(repr=False, eq=False, slots=True)
 class Start(_Shown):
     """Launch one task, or several as one batch, on a placement.
 
@@ -34,11 +33,12 @@ class Start(_Shown):
     (`View.together`).
     """
 
-    tasks: Task | Sequence[Task] | Requests
-    placement: Placement
+    # No dataclass, of which compiled code makes objects at a third of the speed.
+    __slots__ = ("tasks", "placement")
+    __match_args__ = ("tasks", "placement")
 
     def __init__(self, tasks: Task | Sequence[Task] | Requests, placement: Placement) -> None:
-        self.tasks = tasks  # not the dataclass's, which is Python even where the rest is compiled
+        self.tasks = tasks
         self.placement = placement
 
 

@@ -52,18 +52,13 @@ class Starts:
 
     def start(self, decision: Start) -> None:
         """Start tasks; the usual case is handled here, all other ones in `start_fully`."""
-        task, placement = decision.tasks, decision.placement
+        placement: Placement = decision.placement
         mode = placement.mode
         quick = self._simple.get(mode)
-        if (
-            quick is not None
-            and task.__class__ is Task
-            and task.state == WAITING
-            and task._history is None
-            and task.allowed is None
-        ):
+        if quick is not None and decision.tasks.__class__ is Task:
+            task: Task = decision.tasks
             position = task.shape.position.get(mode)
-            if position is not None:
+            if task.state == WAITING and task._history is None and task.allowed is None and position is not None:
                 state = self.state
                 if (cores := state.capacity.quick_take(placement)) >= 0:
                     now = state.clock._now

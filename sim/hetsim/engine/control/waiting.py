@@ -42,7 +42,8 @@ class Waiting:
         self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
         self._on_ready: Any = None
         # True if all tasks are ready as they arrive
-        self._by_itself = not state.queues and not self.serving.fleets and self._ready is None
+        self._fleets = self.serving.fleets
+        self._by_itself = not state.queues and not self._fleets and self._ready is None
 
     def hooks(self) -> None:
         scheduler = self.state.scheduler
@@ -58,7 +59,7 @@ class Waiting:
             if ready is not None and ready[row] != ready[row]:  # arrival or last predecessor: deferral counts as wait
                 at, last = task.arrival, state.graph.ready
                 ready[row] = task.ready = max(at, last.pop(row, -math.inf)) if last else at
-            if (fleet := self.serving.fleets.get(task.shape)) is not None:
+            if (fleet := self._fleets.get(task.shape)) is not None:
                 if fleet.service.request_delay:
                     self.travel(task, fleet.service.request_delay, self._at_replicas, task, fleet)
                 else:

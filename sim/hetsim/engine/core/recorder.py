@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from itertools import accumulate, islice
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -128,6 +128,7 @@ LAUNCH_TIMES = (
 ROW = ("launch", "task", "members", "mode", "place", "outcome", *LAUNCH_TIMES, "busy", "energy", "lost")
 WIDTH = len(ROW)
 _AS_ROW, _NUMBER = Struct(f"={WIDTH}d"), Struct("=d")
+_pack: Final = _AS_ROW.pack
 BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
 
 EMPTY: dict[str, Any] = {"batch": -1, "first_token": NAN}  # initial value of a detail column where it is not 0
@@ -231,7 +232,7 @@ class Recorder:
         stages.
         """
         tasks = launch.tasks
-        self._rows += _AS_ROW.pack(
+        self._rows += _pack(
             launch.number, tasks[0].index, len(tasks), launch.position, self.place_code(launch.placement, launch.cores),
             outcome, launch.decided, *times, end, busy, energy, lost,
         )  # fmt: skip
@@ -246,24 +247,23 @@ class Recorder:
     def completed(self, launch: "Launch", times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
         """Write a row for a completed launch of one task, and the columns of the task."""
         (task,) = launch._tasks  # type: ignore[misc]
-        row, number, position = task.index, launch.number, launch.position
+        row, number = task.index, launch.number
         devices = launch.placement.devices
         named = launch.cores or len(devices) > 1
         place = self.place_code(launch.placement, launch.cores) if named else devices[0].index
-        self.place[row] = place
         start, up, uploaded, began, computed, down = times
-        self._rows += _AS_ROW.pack(
-            number, row, 1, position, place, LAUNCH_COMPLETED, launch.decided, start, up, uploaded, began, computed,
-            down, end, busy, energy, 0.0,
+        self._rows += _pack(
+            number, row, 1, launch.position, place, LAUNCH_COMPLETED, launch.decided, start, up, uploaded, began,
+            computed, down, end, busy, energy, 0.0,
         )  # fmt: skip
-        if self.start[row] != self.start[row]:  # NaN: a task that was stopped keeps its first start
+        first = self.start[row]
+        if first != first:  # NaN: a task that was stopped keeps its first start
             self.start[row] = start
-        self.mode[row] = position
         self.finish[row] = end
         self.status[row] = COMPLETED
         if self._staged_by is None:
             self._staged_by = self.detail("batch")
-        self._staged_by[row] = number
+        self._staged_by[row] = number  # its mode and place follow from this row at the end of the run
 
     def energy_of_launches(self, first: int) -> array:
         """Return the energy above idle (J) of the launch rows from `first` on."""
@@ -276,7 +276,7 @@ class Recorder:
         terms: Any = launch.terms
         requests = terms.requests
         place = self.place_code(launch.placement, launch.cores)
-        self._batches += _AS_ROW.pack(
+        self._batches += _pack(
             launch.number, -1, requests.count, launch.position, place, outcome, launch.decided, *times, end, busy,
             energy, 0.0,
         )  # fmt: skip
@@ -293,7 +293,7 @@ class Recorder:
     ) -> None:  # fmt: skip
         """Write a busy period of a replica; `times` in the order of `LAUNCH_TIMES`."""
         self._groups[len(self._rows) // _AS_ROW.size] = ()  # the attained service of its requests is counted separately
-        self._rows += _AS_ROW.pack(number, task, members, mode, place, outcome, *times, busy, energy, 0.0)
+        self._rows += _pack(number, task, members, mode, place, outcome, *times, busy, energy, 0.0)
         self.batched = True
 
     def replica(self, service: str, number: int, blocks: int, placement: Placement) -> int:
@@ -322,6 +322,8 @@ class Recorder:
             tasks = self._launches["task"][ended]
             own = np.asarray(self.detail("batch"))[tasks] == self._launches["launch"][ended]
             ended, tasks = ended[own], tasks[own]
+            np.asarray(self.mode)[tasks], np.asarray(self.place)[tasks] = (
+                self._launches[name][ended] for name in ("mode", "place"))
             np.asarray(self.detail("energy"))[tasks] += self._launches["energy"][ended]
             for name, (since, until) in STAGE_SPANS.items():
                 spans = self._launches[until][ended] - self._launches[since][ended]

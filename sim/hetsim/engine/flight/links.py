@@ -81,7 +81,7 @@ class FlowGroup(Timer):
         self.next: list[Flow] = []
 
 
-def fair_rates(flows: Sequence[Flow]) -> None:
+def fair_rates(flows: list[Flow]) -> None:
     """Set max-min fair rates by progressive filling, the tightest pipe first.
 
     Reference: Bertsekas, Gallager, Data Networks (1992), ch. 6.5.2.  Cost: O(pipes × flows).
@@ -140,6 +140,10 @@ class Links:
     def __init__(self, cluster: Cluster, clock: Clock, modes: Sequence[Mode] = (), items: bool = True):
         self.clock = clock
         self.moved = 0.0  # bytes sent over links so far
+        # Bound once: an event a transfer would otherwise make a method object each.
+        self._then_unbook: Any = self.unbook
+        self._then_join: Any = self._join
+        self._then_complete: Any = self._complete
         self.sure: Callable[[Flow], None] = _nothing
         # `sure` is called with a flow when it becomes booked, `unsure` when its end is no longer known
         self.unsure: Callable[[Flow], None] = _nothing
@@ -232,7 +236,7 @@ class Links:
                 delay += seconds
         flow = Flow(pipes, size if pipes else 0.0, done, owner)
         if delay:
-            flow.then = self._join
+            flow.then = self._then_join
             self.clock.at(self.clock._now + delay, FINISH, flow)
             flow.turn = float(flow.entry)  # by which `unbook` orders two of one instant
             flow.called = self.clock._now
@@ -270,7 +274,7 @@ class Links:
         if seconds:
             flow.left = size = size + seconds * rate
         flow.until = flow.since + size / rate  # the sum that `_join` makes: sent or booked, equal floats
-        flow.then = self.unbook
+        flow.then = self._then_unbook
         for pipe in pipes:
             pipe.booked = flow  # until it is over, or another flow uses the pipe
         return flow
@@ -289,7 +293,7 @@ class Links:
         if not flow.there(now, called):
             return
         if flow.since > now or (flow.since == now and flow.turn > turn):
-            flow.then = self._join
+            flow.then = self._then_join
             flow.entry = int(flow.turn)  # the number it would have had: the same order at that instant
             heappush(clock._heap, (flow.since, FINISH, flow.entry, flow))
         else:
@@ -346,7 +350,7 @@ class Links:
         self._reschedule(group)
 
     def _begin(self, flow: Flow, since: float) -> FlowGroup:
-        flow.group = group = FlowGroup(self._complete, since)
+        flow.group = group = FlowGroup(self._then_complete, since)
         for pipe in flow.pipes:
             pipe.group = group
         group.flows.append(flow)
@@ -395,7 +399,7 @@ class Links:
             if flow.bookable:  # alone again: its end is known
                 self.clock.cancel(group)
                 flow.group = None
-                flow.since, flow.until, flow.turn, flow.then = now, until, -1.0, self.unbook
+                flow.since, flow.until, flow.turn, flow.then = now, until, -1.0, self._then_unbook
                 for pipe in flow.pipes:
                     pipe.group, pipe.booked = None, flow  # it continues without an event until another flow joins
                 self.sure(flow)
@@ -407,7 +411,7 @@ class Links:
         remaining = [max(0.0, flow.left) / flow.rate for flow in flows]
         soonest = min(remaining)
         limit = soonest * (1 + 1e-12)  # flows that end within rounding of the first one end with it
-        group.next = [flow for flow, time in zip(flows, remaining, strict=True) if time <= limit]
+        group.next = [flows[at] for at, time in enumerate(remaining) if time <= limit]
         self.clock.again(self.clock._now + soonest, FINISH, group)
 
     def _complete(self, group: FlowGroup) -> None:

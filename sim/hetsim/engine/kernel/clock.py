@@ -50,8 +50,9 @@ class Clock:
 
     def __init__(self) -> None:
         self._now = 0.0
-        # (time, order, entry number, timer); an entry fires only if its number is still its timer's
-        self._heap: list[tuple[float, int, int, Timer]] = []
+        # (time, order, entry number, timer); an entry fires only if its number is still its timer's.  `Any`: compiled,
+        # a read of one field would otherwise convert all four.
+        self._heap: list[tuple[Any, ...]] = []
         self._entries = 0  # how many entries have been made
         self.end = INF  # events from this time on do not happen
         self.round_due = False
@@ -119,15 +120,17 @@ class Clock:
         heap, now = self._heap, self._now
         while True:
             feed_time = self.feed_time
-            time = heap[0][0] if heap else INF
+            time: float = heap[0][0] if heap else INF
             if self.round_due and time > now and feed_time > now:  # after all events of its instant
                 return True
             # At equal times the feed has rank ARRIVAL: after finishes and faults, before timers.
             if time < feed_time or (time == feed_time and heap and heap[0][1] < ARRIVAL):
                 if time >= self.end:
                     return False
-                _, _, entry, timer = heappop(heap)
-                if timer.entry == entry:
+                entry = heappop(heap)
+                number: int = entry[2]
+                timer: Timer = entry[3]
+                if timer.entry == number:
                     self._now = now = time
                     timer.entry = -1
                     then = timer.then

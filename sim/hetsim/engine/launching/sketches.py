@@ -8,6 +8,7 @@ timetables, and booked transfers to ordinary ones.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.durations import work
@@ -19,6 +20,7 @@ from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.kernel.clock import FINISH
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.mode import Mode
+from hetsim.model.task import Task
 
 
 @dataclass(eq=False)
@@ -36,6 +38,7 @@ class Sketches:
         self.clock, self.capacity, self.links = state.clock, state.capacity, state.links
         self.items = bool(state.places.items)
         self.links.sure, self.links.unsure = self._sure, self._unsure  # only sketches book
+        self._on_drained = self._drained  # bound once
 
     def begin(self, launch: Launch) -> bool:
         """Start a launch in compact form; return False if it needs a full timetable.
@@ -45,13 +48,13 @@ class Sketches:
         """
         placement, now = launch.placement, self.clock._now
         devices, mode = placement.devices, placement.mode
-        state = self.capacity.of[devices[0].index]
-        if (
-            self.items or len(devices) > 1 or state.__class__ is not GpuState or not state.lane.direct
-            or not state.normal or state.ready_at > now or state.lane.compute == INF
-        ):  # fmt: skip
+        any_state: Any = self.capacity.of[devices[0].index]
+        if self.items or len(devices) > 1 or any_state.__class__ is not GpuState:
             return False
+        state: GpuState = any_state
         lane: Lane = state.lane
+        if not (lane.direct and state.normal) or state.ready_at > now or lane.compute == INF:
+            return False
         if (brings := self._brings(launch, mode)) is None:
             return False
         moves, seconds_left = brings
@@ -66,16 +69,12 @@ class Sketches:
             up_at = at
             rate, latency, private = lane.up  # as `Part`
             if private:
-                delay = latency if up_bytes else 0.0
-                if rate == INF:
-                    at += delay + up_seconds
-                else:
-                    at = at + delay + (up_bytes + up_seconds * rate) / rate  # summed as `serve` does: equal floats
+                at = _served(at, rate, latency, up_bytes, up_seconds)
             elif at > now or lane.ready > now:
                 return False  # a shared path can be booked only from now on
             else:
                 flow = self.links.book(
-                    self.links.up(devices[0]), up_bytes, up_seconds, done=self._drained, owner=launch, called=INF
+                    self.links.up(devices[0]), up_bytes, up_seconds, done=self._on_drained, owner=launch, called=INF
                 )
                 at = flow.until
             uploaded = at
@@ -94,13 +93,7 @@ class Sketches:
             rate, latency, private = lane.down
             if private:
                 down_at = lane.download if lane.download > computed else computed
-                delay = latency if down_bytes else 0.0
-                if rate == INF:
-                    end = down_at + (delay + down_seconds)
-                else:
-                    # Summed as `serve` does: equal floats.
-                    end = down_at + delay + (down_bytes + down_seconds * rate) / rate
-                lane.download = entry = end
+                lane.download = entry = end = _served(down_at, rate, latency, down_bytes, down_seconds)
             else:
                 end = INF  # its download is a flow: known only when it begins (`boundary`)
         times = up_at if up else began, up_at, uploaded, began, computed, down_at
@@ -117,7 +110,8 @@ class Sketches:
             return None
         if launch.terms is not None or mode.curve is not None:
             return self.transfers.private(launch), work(launch)
-        task = tasks[0]  # type: ignore[index]
+        assert tasks is not None
+        task: Task = tasks[0]
         row = task.index  # inlined from these functions
         up_seconds, down_seconds = self.transfers.of_one.get(mode) or self.transfers.seconds_of_one(mode)
         into, out = self.transfers.into, self.transfers.out
@@ -147,7 +141,7 @@ class Sketches:
                 # Its turn was decided when the end of its computing became known.
                 called = launch.decided if up_flow is None else times[2]
             way = self.links.down(launch.placement.devices[0])
-            flow = self.links.book(way, moves[2], moves[3], done=self._drained, owner=launch, called=called)
+            flow = self.links.book(way, moves[2], moves[3], done=self._on_drained, owner=launch, called=called)
             lane.download = end = flow.until
             launch.sketch = lane, seconds_left, rates, (*times[:5], now), end, moves, up_flow, flow
             if end < INF:
@@ -248,3 +242,9 @@ class Sketches:
             drawn = lane, seconds_left, rates, times, INF, moves, flow, None
         launch.sketch = drawn
         self.clock.cancel(launch)  # its entry is for an end that is no longer valid
+
+
+def _served(at: float, rate: float, latency: float, size: float, seconds: float) -> float:
+    """Return the end of a transfer on a private path that begins at `at`, summed as `serve` does: equal floats."""
+    delay = latency if size else 0.0
+    return at + (delay + seconds) if rate == INF else at + delay + (size + seconds * rate) / rate

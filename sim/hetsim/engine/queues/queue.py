@@ -325,7 +325,8 @@ class Queue:
 
     def join(self, task: Task) -> None:
         """Add a request that has just arrived and whose arrival was an event."""
-        coming: Any = self.coming
+        coming = self.coming
+        assert isinstance(coming, OneByOne)
         coming.to_come -= 1
         coming.joined.append(self.clock._now)
         row, apart = task.index, self._apart
