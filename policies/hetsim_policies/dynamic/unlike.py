@@ -201,10 +201,11 @@ def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
 
 
 def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return candidate places on one type: jobs behind, and number of the device.
+    """Return candidate places on the devices of one type, for jobs to be ordered.
 
-    Devices are sorted by the time when they are free.  A place is never better than another with at most as many jobs
-    behind it, on a device that is free as early or earlier.  A place with `jobs` better ones is omitted.
+    A place is a device and the number of jobs that follow there.  Returns two columns: jobs that follow, number of the
+    device.  Devices are sorted by when they are free, so a place is at least as good as any on a later device with as
+    many or more jobs to follow.  A place with at least `jobs` others that are as good is never needed, and is omitted.
     """
     each = [min(devices, jobs // (behind + 1)) for behind in range(jobs if devices else 0)]
     return np.repeat(np.arange(len(each)), each), np.concatenate([np.arange(0), *map(np.arange, each)])

@@ -97,9 +97,11 @@ class Series:
         return all(before == self._sum and expected <= NOTHING for before, expected in self._said)
 
     def skip(self, count: int, end: float) -> None:
-        """Skip empty intervals up to a time; only if the series is settled.
+        """Record `count` intervals without arrivals at once, the last one ends at `end`.
 
-        The result is that of `measure` for each interval, except for loads below `NOTHING`.  Cost: O(1) in the count.
+        Only allowed if the series is settled (further empty intervals do not change its forecast).  The result is that
+        of `measure` for each interval, except for loads so small that they count as 0 (`NOTHING`).  Cost: O(1) in the
+        count.
         """
         self.predictor.skip(count, end - self.interval / 2)
         self.score.skip(count)

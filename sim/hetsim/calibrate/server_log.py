@@ -108,7 +108,10 @@ class Server:
         return step.model_copy(update=change).times(self.service.figures)
 
     def spans(self) -> request_log.Spans | None:
-        """Return spans to infer step times (None: roofline, several replicas, scaling)."""
+        """Return the requests' times between tokens, from which step times are inferred.
+
+        None if steps cannot be inferred: with several replicas, or if the step times come from the roofline model.
+        """
         service, log, count = self.service, self.log, self.count
         if self.wants_roofline or service.disaggregated is not None or service.scale is not None:
             return None

@@ -433,8 +433,9 @@ def _changed(
 ) -> Scenario | list[Problem]:
     """Apply changes to the scenario; return the scenario, or the list of problems.
 
-    Changes of one top-level key are a part.  Validated parts are cached in `parts` from their second occurrence (None
-    after the first), and joined to the scenario; the cache is cleared above `max_parts`.
+    Changes of one top-level key are a part.  A part that occurs for the second time is validated alone and cached in
+    `parts` (after its first occurrence the cache has None); parts are then joined to the scenario.  The cache is
+    cleared above `max_parts`.
     """
     alone: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():

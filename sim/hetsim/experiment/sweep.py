@@ -202,7 +202,10 @@ class SweepPlan:
 
     @cached_property
     def block(self) -> int:
-        """Number of table rows whose runs are stored together; a block has whole points."""
+        """Number of table rows whose runs are stored together.
+
+        All rows of a point of the sweep are in the same block.
+        """
         if not isinstance(self.rows, PointRows):
             return max(1, len(self.rows))  # of a list of points that name their policies, in any order
         policies, amount = len(self.rows.policies), self.amount

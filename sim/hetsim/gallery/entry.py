@@ -128,7 +128,7 @@ class Entry:
     # Cases --------------------------------------------------------------------------------------------------------
 
     def ways(self, number: int, table: FiguresTable) -> dict[str, dict[str, AxisValue]]:
-        """Return changes to the scenario by axis and value, `extra_values` included."""
+        """Return the changes to the scenario for each value of each axis of a table."""
         ways, figures = {}, self.figures[table.name]
         for name, axis in table.axes.items():
             key = ("tables", number, "axes", name)

@@ -70,7 +70,10 @@ class SpanSpeeds:
 
     @classmethod
     def given(cls, **rates: float) -> SpanSpeeds:
-        """Return the rates; a level without a rate gets that of the level before it."""
+        """Return the speeds of gangs by span (island, switch, node, rack, cluster).
+
+        A span that is not given has the speed of the next smaller one, the smallest 1.
+        """
         if not rates:
             raise ValueError("span_speeds must have a rate for at least one of island, switch, node, rack and cluster")
         rate = 1.0

@@ -97,7 +97,10 @@ class ClosedStream:
 
 @dataclass
 class RunInput:
-    """The input of one run; `policy` is the long form of the policy for messages."""
+    """The input of one run.
+
+    `policy`: name and parameters of the policy, as error messages quote it.
+    """
 
     name: str
     cluster: Cluster

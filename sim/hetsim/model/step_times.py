@@ -180,7 +180,10 @@ class RooflineSteps:
         return lacking / slope if slope > 0 else math.inf
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """Return the seconds of decoding steps: host-limited ones first, then longer ones."""
+        """Return the seconds of `steps` decoding steps in a row.
+
+        The context grows from step to step: the first steps may be limited by the host, all later ones by the GPU.
+        """
         slope = self.per_context_token * sequences
         first = self._decode(sequences) + self.per_context_token * context
         short = 0

@@ -322,7 +322,11 @@ class _Unlike:
     def order(
         self, groups: Sequence[EqualDevices], deadline: float, below: float
     ) -> tuple[PipelinePartition | None, float]:  # fmt: skip
-        """Return the fastest plan (up to `below`) that meets `deadline`; minimum latency."""
+        """Return the fastest pipeline over these device groups that meets `deadline`.
+
+        None if there is none with at most `below` seconds between items.  Also returns the minimum latency of any
+        pipeline.
+        """
         shortest = self._shortest(groups, math.inf)
         if shortest.latency is None or shortest.latency > deadline:
             return None, math.inf if shortest.latency is None else shortest.latency
@@ -352,7 +356,10 @@ class _Unlike:
         return np.where(self.cuts.crossing > 0, way.latency + seconds, 0.0) if way.latency else seconds
 
     def _sent(self, way: StageWay, shared: int) -> np.ndarray:
-        """Return, by cut, the seconds between items if `shared` device pairs use the path."""
+        """Return, for each possible cut, the seconds in which one item crosses the path.
+
+        shared: number of device pairs that send over the path at the same time.
+        """
         if way.latency == 0 and way.together == math.inf:
             return (1 if self.inference else 2) * self.cuts.crossing / (way.rate * shared)
         together = (1 if self.inference else 2) * self.cuts.crossing / way.together

@@ -214,7 +214,10 @@ class ListScheduler(Scheduler):
             self._aside.clear()
 
     def behind(self, head: Task, depth: int | None = None) -> list[Task]:
-        """Return the first `depth` tasks (None: all) behind a head in order, for "block"."""
+        """Return the first `depth` tasks (None: all) that wait behind a head, in order.
+
+        For the discipline "block", in which no task passes the head.
+        """
         lines = [list(line) if depth is None else line.first(depth + 1) for line in self.queues()]
         tasks = [task for line in lines for task in line if task is not head]
         if self.of_partition:

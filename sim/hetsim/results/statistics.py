@@ -158,8 +158,8 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
 
     Of m tests, that with the k-th smallest p is made at level (1 - confidence) / (m - k + 1); all tests after the first
     that fails use the level of that test.  Each interval has the level of its test: it excludes 0 exactly if the
-    difference is significant.  The degrees of freedom are n - 1, without the correction of `freedom`: congestion skews
-    differences, but this makes only the end far from 0 wrong, and no difference is reported too often.
+    difference is significant.  The degrees of freedom are n - 1, without the correction of `freedom`, which only the
+    end of an interval far from 0 would need: no difference is reported too often.
     """
     results = []
     for values in pairs:

@@ -256,7 +256,10 @@ def pattern_of(path: str) -> str:
 
 @cache
 def readers_of(pattern: str) -> frozenset[str] | None:
-    """Return the readers that support a key; None if the table lacks the key."""
+    """Return the readers that support the keys of a pattern.
+
+    None if the table of keys and readers has no such pattern.
+    """
     parts = pattern.split(".")
     stars = [".".join(parts[:end]) + ".**" for end in range(1, len(parts) + 1)]
     permitted = [row for row in (rows().get(name) for name in (pattern, *stars)) if row is not None]

@@ -274,7 +274,11 @@ def _preempting(classes: Sequence[Sequence[float]], servers: int, longest: int) 
 
 
 def _waiting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
-    """Return both mean waits, and P(`longest` customers of the higher class wait)."""
+    """Return both classes' mean waits, and the probability of the last state kept.
+
+    States have at most `longest` waiting customers of the higher class; the probability of this number shows whether
+    that is enough.
+    """
     (high, first), (low, second) = (one[:2] for one in classes)
     full = {(busy, line): n for n, (busy, line) in enumerate(product(range(servers + 1), range(longest + 1)))}
     idle = {(i, j): len(full) + n for n, (i, j) in enumerate(

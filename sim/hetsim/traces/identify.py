@@ -78,7 +78,10 @@ def _partition(found: Identified, name: str) -> str:
 
 
 def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], list[str]]:
-    """Return the scenario of a log under the best rule, and notes on what is omitted."""
+    """Return the scenario of a log under the scheduling rule that explains it best.
+
+    Also returns notes on what the scenario omits.
+    """
     best, half, notes = found.rules[0], found.half, list[str]()
     document = {**subject.document, "policy": policy_of(best, found)}
     document["workload"] = [dict(document["workload"][0])]

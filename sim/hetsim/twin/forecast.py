@@ -295,8 +295,8 @@ class Twin:
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Simulate one run; return starts of waiting jobs, and occupancy at `times`.
 
-        ends: of running jobs.  lengths: run times of waiting jobs.  at, like: arrivals of new jobs; similar history
-        rows.
+        ends: of running jobs.  lengths: run times of waiting jobs.  at: arrivals of new jobs.  like: for each of them
+        the row of the history whose job it repeats.
         """
         log, tasks = self.history, self.run.tasks
         users, classes = log.labels["user"], log.labels["class"]

@@ -160,9 +160,10 @@ Candidate = tuple[int, Workload, Cohort, str]
 
 @dataclass(eq=False)
 class Entry:
-    """The first workload of a queue in an admission cycle, and its outcome.
+    """The first workload of a queue in a cycle of Kueue's admission, and its outcome.
 
-    flavors: assigned flavors by pod set and resource.  keys: flavor and resource pairs that need preemption.
+    flavors: assigned resource flavors, by pod set and resource.  keys: pairs of flavor and resource for which others
+    must be preempted.
     """
 
     workload: Workload
@@ -306,7 +307,10 @@ class Admission:
         return NO_FIT, borrow
 
     def simulate(self, workload: Workload, key: Key, amount: int) -> Fitness:
-        """Return the fitness that preemption for one resource would achieve."""
+        """Return how well a workload would fit after preemption for one resource.
+
+        The result: whether others must be preempted, or nobody can be, and from how far up the tree quota is borrowed.
+        """
         queue, targets = workload.queue, self.targets(workload, {key: amount}, {key})
         self._found[key, amount] = targets
         _use(targets, -1)
@@ -485,7 +489,10 @@ def _winner(cohort: Cohort, remaining: Mapping[Cohort, Entry]) -> Entry | None:
 
 
 def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Workload]]) -> Queue | None:
-    """Return the queue from which `queue` preempts next, by largest share per level."""
+    """Return the queue from which `queue` preempts a workload next.
+
+    On each level of the tree of cohorts it is the child with the largest share.
+    """
     if isinstance(cohort, Queue):
         return cohort if remaining.get(cohort) else None
     ways = list[tuple[tuple[int, float], bool, list[tuple[bool, bool, float, float, str]], Cohort]]()

@@ -302,7 +302,10 @@ class _Groups:
         return float(solution[-1]), solution[:-1], np.where(fixed, 0.0, prices[len(limits) :])
 
     def raise_sum(self, floor: np.ndarray) -> np.ndarray:
-        """Fractions with the maximum sum of progress / base, no job below its floor."""
+        """Return time fractions with the maximum sum of the jobs' relative progress.
+
+        Relative progress: progress divided by a reference (`base` of `max_min`).  No job gets less than its `floor`.
+        """
         matrix, limits = self.limits
         rows, asked = vstack([matrix, -self.gains]), np.concatenate([limits, -floor * (1 - SLACK)])
         return _solve(-self.gain * self.count[self.group], rows, asked, self.ties)[0]

@@ -150,7 +150,10 @@ class AssigningScheduler(Scheduler):
         return 0
 
     def after_starts(self, lines: Sequence[DeviceLine], view: View) -> Iterator[Decision]:
-        """Hook: yield further decisions after the starts of a round, for visited lines."""
+        """Hook: yield further decisions after the starts of a round.
+
+        lines: the devices' waiting lines from which this round tried to start tasks.
+        """
         return iter(())
 
     def prepare(self, problem: PlanProblem) -> None:

@@ -113,7 +113,7 @@ class RoundScheduler(Scheduler):
         self._tried = -1  # releases when waiting jobs were last tried; -1: others have come since
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
-        """Return the fraction of time for each offer."""
+        """Return the fraction of time that each offered mode of a job shall run."""
         raise NotImplementedError
 
     def job_of(self, task: Task) -> RoundJob:

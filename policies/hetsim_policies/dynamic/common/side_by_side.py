@@ -159,7 +159,10 @@ class PairRoom(RoundRoom):
         return None
 
     def join(self, placement: Placement) -> bool:
-        """Occupy the host for a job next to its partner; return False if room is lacking."""
+        """Occupy cores and memory for a job that shares the GPUs of a partner.
+
+        Return False if they do not suffice.
+        """
         mode, parts = placement.mode, self.parts(placement)
         if not all(self.host_holds(node, mode, part) for node, part in parts.items()):
             return False

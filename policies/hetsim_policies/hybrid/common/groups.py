@@ -58,7 +58,10 @@ class TaskKind:
             self.queued[position] = self.queued[position] + sign * seconds if self.waiting else 0.0
 
     def expected(self, position: int, coming: float) -> float:
-        """Seconds of the kind's work in a mode: waiting tasks, and `coming` mean ones."""
+        """Expected seconds of this kind's work in a mode, for all its tasks.
+
+        These are the tasks that wait now, and `coming` further ones with the mean time so far.
+        """
         return max(0.0, self.queued[position]) + coming * self.total[position] / max(1, self.seen)
 
 

@@ -400,7 +400,10 @@ class Board:
         return made
 
     def separable(self, view: View) -> bool:
-        """Return True if steps use single devices and tasks end when expected."""
+        """Return True if the plan of each device can be changed alone.
+
+        That is: no planned step needs several devices, and tasks end as estimated.
+        """
         return not self._joint and view.changes.steady
 
     def _forecast_lane(self, lane: PlannedLane, made: LaneForecast, view: View) -> None:

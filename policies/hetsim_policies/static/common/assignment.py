@@ -117,7 +117,10 @@ class Before:
 
 @dataclass(frozen=True)
 class Fuse:
-    """Constraint: all these tasks at one site, consecutive as they become ready."""
+    """Constraint: all these tasks run one after the other at one site.
+
+    A site is a set of equal cores or GPUs.  Each of the tasks starts as soon as it is ready.
+    """
 
     tasks: tuple[int, ...]
 
@@ -228,7 +231,10 @@ class AssignmentProgram:
             self.cost[: self.span] = frugal * self.time / self.counts.sum()
 
     def _in_a_row(self, times: np.ndarray, arrivals: np.ndarray | None, constraints: Sequence[Constraint]) -> float:
-        """Upper bound of T for any assignment that satisfies the constraints."""
+        """Return an upper bound of the makespan: all tasks one after the other.
+
+        It holds for every assignment that satisfies the constraints.
+        """
         total = float(np.where(np.isfinite(times), times, 0.0).max(axis=1, initial=0.0).sum())
         total += 0.0 if arrivals is None else float(np.ptp(arrivals))
         for one in constraints:

@@ -138,11 +138,12 @@ def by_gain(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 def relaxation(
     p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, order: np.ndarray | None = None
 ) -> Relaxation | None:
-    """Minimize CPU area Σ p_j x_j with GPU area ≤ kλ; None if it exceeds mλ.
+    """Minimize the CPU time Σ p_j x_j with GPU time ≤ kλ; None if it exceeds mλ.
 
-    λ is the guess; no task runs where it takes longer than λ.  The program is a continuous knapsack: tasks are assigned
-    to the GPUs by decreasing p/q.  A free task is also marked `cpu` or `gpu` if moving it to the other side would raise
-    the optimum above mλ (this increase is its reduced cost).
+    p, q: times of the tasks on a CPU and on a GPU; m, k: numbers of CPUs and GPUs; x_j: share of task j on CPUs; λ: the
+    guessed makespan.  A task runs nowhere where it takes longer than λ; a task that may run on both sides is free.  The
+    program is a continuous knapsack: free tasks are assigned to the GPUs by decreasing p/q.  A free task is also marked
+    `cpu` or `gpu` if moving it to the other side would raise the optimum above mλ (this increase is its reduced cost).
     """
     order = by_gain(p, q) if order is None else order
     limit = guess * (1 + TOLERANCE)

@@ -411,7 +411,10 @@ def wide_mct(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
 
 
 def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
-    """Place tasks by descending upward rank of mean option times."""
+    """Place parallel tasks by HEFT: by descending upward rank.
+
+    The rank uses the mean of a task's times over its modes.
+    """
     graph = graph_of(instance.problem.tasks)
     order = topological(graph)
     rank = upward(_mean(instance, allowed), ways(graph), order)

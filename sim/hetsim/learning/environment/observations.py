@@ -47,7 +47,10 @@ class Observation:
         """Prepare for a new run."""
 
     def keep(self, first: "Observation") -> None:
-        """Adopt the sizes of the observation of the environment's first load."""
+        """Take the array shapes of the observation of the first load (`first`).
+
+        Raise ScenarioError if this observation has other shapes: an agent needs the same on all loads.
+        """
         if self.shapes is None:
             self.shapes = first.shapes
         if self.shapes != first.shapes:

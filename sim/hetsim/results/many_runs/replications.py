@@ -31,8 +31,8 @@ class Replications:
     """Replications of one scenario under one policy.
 
     Only values of metrics are kept (`values`: a row per replication), and complete runs with `keep=True`.  Intervals
-    are Student t intervals of the mean of `contributions`.  They estimate, for a mean over customers, the ratio of two
-    expectations, and for any other metric the expectation of a replication's value
+    are Student t intervals over the replications.  A mean over customers is estimated as a ratio of two sums, since the
+    number of customers is random; every other metric as the mean of the replications' values
     (`hetsim.results.one_run.estimands`).  If all replications are identical, since nothing is random, there are no
     intervals.  `remarks`: facts about the runs that a reader should know, such as the warm-up cut and the precision.
     """

@@ -382,7 +382,11 @@ def _decided(record: Record) -> np.ndarray:
 
 
 def _effective(record: Record, decided: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Return when each row's first start took effect; starts are applied one by one."""
+    """Return when the first start of each of these tasks (`row`) was carried out.
+
+    It is later than the decision if each start takes time (`per_start`), since starts are carried out one after
+    another.
+    """
     time = record.input.decisions
     if time is None or not time.per_start or record.launches is None:
         return decided

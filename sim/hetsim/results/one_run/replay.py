@@ -215,7 +215,7 @@ class RunReplay:
     """A run replayed as time intervals in which capacity is constant."""
 
     def __init__(self, record: Record, table: ModeTable, state: FreeCapacity, further: Sequence[np.ndarray] = ()):
-        """`further`: times at which an interval must end although capacity is constant."""
+        """Prepare the replay; `further`: times at which an interval must end as well."""
         launches, kept = occupations_of(record, table)
         self.record, self.state, self._launches = record, state, launches
         self.modes = [table.modes[code] for code in launches.mode[: len(launches) - len(kept)]] + kept

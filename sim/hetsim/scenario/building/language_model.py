@@ -129,7 +129,10 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return [(mode, kind.times.alone(prompt, output, limit)) for kind, mode in self.modes]
 
     def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
-        """Add the service to the stream; warn if its load is too high."""
+        """Complete the tasks of the entry as requests of this service.
+
+        Warn if the load is too high.
+        """
         stream.language = self.service
         stream.replica_modes = self.modes
         for kind, mode in stream.replica_modes:

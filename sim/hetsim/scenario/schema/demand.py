@@ -49,7 +49,7 @@ class Speedup(Model):
     """`{speedup: 24}`: 24 times the time that was drawn for the reference mode."""
 
     speedup: Positive
-    """Factor on the time drawn for the reference mode: 24 takes 24 times as long."""
+    """Factor by which the time drawn for the reference mode is multiplied (24: 24 times as long)."""
 
 
 Time = Annotated[

@@ -275,7 +275,7 @@ class Burst(ArrivalProcess):
     every: Interval | None = None
     """Time between the starts of two bursts, from 0 s on; in place of at."""
     at: "Annotated[list[Seconds] | None, BeforeValidator(lambda at: [at] if isinstance(at, str | int) else at)]" = None
-    """Start of the bursts: a time or a list of times; in place of every."""
+    """Start of the bursts: a time or a list of times; replaces the key `every`."""
     over: Seconds = 0.0
     """Time over which the arrivals of a burst are spread."""
 

@@ -1,4 +1,4 @@
-"""Cells of a log with its own columns: instants, durations, sizes and counts.
+"""Readers of single cells of a log that has a user's own columns.
 
 A cell reader accepts a text (CSV), or a number, a date or a duration (Parquet, JSON), and returns a number in seconds,
 bytes or units.  If it raises ValueError, the message continues a sentence that begins with the cell.

@@ -302,7 +302,10 @@ def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, 
 
 
 def _amounts_of_each(column: Column, there: dict[str, Any], found: Proposal) -> None:
-    """Note in `found.unsure` that GPUs and cores may be per unit of this column."""
+    """Note in `found.unsure` that GPUs and cores may be per unit of this column.
+
+    (For example, the column may be a number of nodes, and `gpus` the GPUs of each node.)
+    """
     if column.name not in there.values():
         for target in ("gpus", "cpus"):
             if isinstance(there.get(target), str):

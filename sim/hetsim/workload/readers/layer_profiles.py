@@ -128,7 +128,10 @@ def _check_times(layers: list[Layer], header: list[str], first: str, file: str) 
 
 
 def _pipedream(text: str, file: str) -> Cuts:
-    """Return the cuts in PipeDream's text, without input layers, which cost nothing."""
+    """Return the points where a model in PipeDream's text can be cut into stages.
+
+    Input layers are left out, since they cost nothing.
+    """
     layers: dict[str, Layer] = {}
     after: dict[str, list[str]] = {}
     into: dict[str, list[str]] = {}

@@ -153,7 +153,10 @@ class JobTimes:
     # With the rest of the log ---------------------------------------------------------------------------------
 
     def finish(self, separate: bool = False) -> None:
-        """Decide the remaining times; `separate`: attempts of a job must not overlap."""
+        """Decide which of several possible times each remaining job has.
+
+        They are decided by order and free devices.  `separate`: attempts of a job must not overlap.
+        """
         jumps = [one for one in self._open if one.what == JUMP]
         if len(jumps) > max(COMMON * self.compared, 1) and self.compared >= ENOUGH:
             text = f"{len(jumps):,} jobs {JUMP}, too many for errors of clocks: the duration is used"
