@@ -121,7 +121,7 @@ def receive(sent: tuple[tuple[str, str, bytes], ...]) -> None:
 
 
 def check_loaded(kind: str, name: str) -> None:
-    """Raise RunError if another process's registration cannot be loaded here."""
+    """Raise RunError if a policy or metric could not be loaded in this worker process."""
     if (kind, name) in _not_here:
         raise RunError(f'the {kind} "{name}" cannot be loaded in the worker process: {_not_here[kind, name]}')
 

@@ -393,7 +393,11 @@ class VirtualTokens:
             heapreplace(heap, now)
 
     def steps_until_turn(self, client: str, heads: Mapping[str, Any], steps: int, most: int) -> int:
-        """Number of steps until another client's turn if no prompt is read; max. `most`."""
+        """Return after how many further decoding steps another client is served first.
+
+        At most `most`.  heads: first waiting request of each client; steps: decoding steps of the replica so far.  No
+        prompt is read in between.
+        """
         own, pace = self.counter(client, steps), self._pace(client)
         if not pace:
             return most

@@ -222,7 +222,10 @@ def _wanted(cost: np.ndarray) -> np.ndarray:
 
 
 def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield arrays of jobs, times and widths: first modes on a type, then second ones."""
+    """Yield arrays of jobs, times and widths of the modes on one type.
+
+    The first arrays have the first mode of each job, the next ones the second mode, and so on.
+    """
     mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
     for layer in range(max(map(len, mine))):
         rows, times, widths = zip(*(some[layer] for some in mine if len(some) > layer), strict=True)

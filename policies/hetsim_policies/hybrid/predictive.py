@@ -256,7 +256,10 @@ class Predictive(Scheduler):
             self.peaks[kind].note(seconds, count)
 
     def _nothing_to_come(self) -> bool:
-        """Return True if the number of awake devices can only change after an arrival."""
+        """Return True if forecasts cannot change the number of awake devices.
+
+        Then it changes at the earliest after the next arrival, and no timer is needed until then.
+        """
         if self._came or self._requests:
             return False
         if any(kept or self._devices(self.peaks[kind].peak_ceiling()) > 0 for kind, kept in self.kept.items()):
@@ -338,7 +341,10 @@ class Predictive(Scheduler):
                     self._others[task.index] = mode.type, mode.gpu_share / len(tasks)
 
     def _forget(self, task: Task, stopped: bool = False) -> None:
-        """Remove a task that no longer runs; if stopped, its work does not arrive again."""
+        """Remove a task that no longer runs.
+
+        stopped: it will run again, so its work has been counted among the arrivals already.
+        """
         self._others.pop(task.index, None)
         self._held.pop(task.index, None)
         if not stopped:

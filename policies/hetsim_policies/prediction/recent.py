@@ -31,7 +31,10 @@ class Recent:
                 one.add(time, amount)
 
     def skip(self, count: int, time: float) -> None:
-        """Add intervals without arrivals or expected load, up to a time."""
+        """Add `count` intervals, the last one ending at `time`, in which nothing arrived.
+
+        Nothing was forecast for them, either.
+        """
         for sums in self._sums:
             for one, amount in zip(sums, (1.0, 0.0, 0.0, 0.0), strict=True):
                 one.add_often(count, time, amount)

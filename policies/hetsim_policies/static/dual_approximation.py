@@ -377,7 +377,10 @@ def descend(
 
 
 def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSidedSchedule:
-    """Return the schedule of tasks on given devices (CPUs, then GPUs), longest first."""
+    """Return the schedule in which each device runs its tasks longest first.
+
+    p, q: times on a CPU and on a GPU; lane: each task's device (0 to m - 1: CPUs, then the GPUs).
+    """
     on_gpu = lane >= m
     time = np.where(on_gpu, q, p)
     order = np.lexsort((-time, lane))

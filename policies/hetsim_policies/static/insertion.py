@@ -173,7 +173,10 @@ class Peft(InsertionPlanner):
 
 
 def critical_tasks(up: Sequence[float], before: Ways) -> list[int]:
-    """Return the first critical path (in table order) from its first task to the end."""
+    """Return the tasks of a critical path, from its first task to the end.
+
+    Of several critical paths it is the one whose tasks come first in the table of tasks.
+    """
     after: list[dict[int, float]] = [{} for _ in before]
     for task, earlier in enumerate(before):
         for writer, seconds in earlier.items():

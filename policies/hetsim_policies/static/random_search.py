@@ -204,9 +204,10 @@ class SimulatedAnnealing(BudgetedSearch):
 def mutate(
     landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, mutation: float, random: np.random.Generator
 ) -> None:
-    """Change candidates in place: new lanes, exchanges of lanes, or new keys.
+    """Change candidates in place; a row of `lanes` and of `keys` is one candidate.
 
-    mutation: mean number of changes per candidate (row).
+    A candidate has a device (lane) and a priority (key) for each task.  A change is a new device of a task, an exchange
+    of the devices of two tasks, or a new priority.  mutation: mean number of changes per candidate.
     """
     rows, size = lanes.shape
     count = random.poisson(mutation * rows)

@@ -75,7 +75,7 @@ class GreedyDual(DescendingPlanner):
 def greedy_dual(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, precision: float = 1e-3
 ) -> tuple[Schedule, float]:
-    """Return the best schedule over all guesses, and a lower bound on the makespan.
+    """Return the best schedule over guesses of the makespan, and a lower bound on it.
 
     `times[j, 0]` is the time of task j on one of the `counts[0]` cores or GPUs of one type, `times[j, 1]` that on the
     other type; a time is inf if the task cannot run there.
@@ -104,7 +104,10 @@ def greedy_dual(
 
 
 def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: float) -> np.ndarray | None:
-    """Mask of tasks for the second type, all within the guess; None if impossible."""
+    """Choose the tasks for the second type so that all tasks end within `guess`.
+
+    Returns a mask of these tasks; None if this filling (in `order`) does not succeed.
+    """
     limit = guess * (1 + TOLERANCE)
     p, q = times[:, 0], times[:, 1]
     second = p > limit

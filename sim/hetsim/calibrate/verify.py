@@ -169,7 +169,10 @@ def verify(
     device: MeasuredDevice, service: Mapping[str, Any], profile: ServiceProfile, rates: list[float], seconds: float,
     seed: int = 0, clock: RequestClock | None = None, tell: Callable[[str], None] = lambda _: None,
 ) -> list[VerifiedRow]:  # fmt: skip
-    """Measure and simulate Poisson arrivals at each rate, with and without overlap."""
+    """Measure and simulate Poisson arrivals at each rate, to compare the two.
+
+    Each rate is run with batches one after the other and, if the device can, with transfers that overlap computing.
+    """
     clock = clock or RequestClock()
     max_size = profile.max_batch
     rows = []

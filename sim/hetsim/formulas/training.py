@@ -189,7 +189,11 @@ class ParallelPlan:
 
 @dataclass(frozen=True)
 class TrainingMachine:
-    """GPUs and links: `each` GPUs and `cards` network cards per node; one-way bytes/s."""
+    """The GPUs of a training job and the links between them.
+
+    each: GPUs per node.  cards: network cards per node.  inside, card: one-way bytes/s between GPUs of a node, and of
+    one network card.
+    """
 
     flops: float
     bandwidth: float
@@ -217,7 +221,10 @@ class TrainingMachine:
         return min(cards, self.cards) / self.cards
 
     def excess(self, size: float) -> float:
-        """Return seconds per byte between nodes at this size, above those at the top rate."""
+        """Return the seconds per byte that a short message takes more than a long one.
+
+        This is between nodes, by the measured bandwidth curve; 0 without a curve.
+        """
         return 0.0 if self.network is None else self.network.excess(size)
 
     @property

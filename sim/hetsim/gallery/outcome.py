@@ -89,7 +89,10 @@ class Outcome:
 
 
 def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
-    """Return the paper's mean and deviation; for a column of tasks, their count and 0."""
+    """Return mean and standard deviation of a value in the paper's data.
+
+    For a value that is compared task by task: the number of tasks, and 0.
+    """
     if value.column is not None:
         return float(len(figures)), 0.0
     return float(figures.mean()), float(figures.std(ddof=1)) if len(figures) > 1 else 0.0
@@ -312,7 +315,7 @@ def written(labels: Sequence[tuple[str, str]]) -> str:
 
 
 def parsed(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the axes and values in the text that `written` makes."""
+    """Return axes and values from a text such as `load=0.7; policy=fcfs`."""
     parts = [part.partition("=") for part in text.split("; ") if part]
     return tuple((axis, value) for axis, _, value in parts)
 
@@ -329,7 +332,10 @@ def recorded(entry: Entry) -> Outcome:
 
 
 def record(outcome: Outcome) -> None:
-    """Store the results next to the entry; results of other cases remain."""
+    """Store the results of a gallery entry's cases next to its description.
+
+    Stored results of cases that were not run this time remain.
+    """
     before = recorded(outcome.entry).recorded
     key = ["table", "case", "value"]
     again = set(outcome.recorded[key].itertuples(index=False, name=None))

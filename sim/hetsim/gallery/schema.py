@@ -23,8 +23,9 @@ Text = Annotated[str, BeforeValidator(_joined)]
 class AxisValue(Model):
     """The changes that one value of an axis makes in the scenario.
 
-    In texts of `each`, `{}` is the value, `{column}` a column of its row, and `{inputs}` the folder with files that do
-    not ship (`--inputs`, otherwise the entry's own folder).
+    The changes under `each` are templates: `{}` is replaced by the value, `{column}` by a column of the value's row in
+    the figures, and `{inputs}` by the folder with files that do not ship (`--inputs`, otherwise the entry's own
+    folder).
     """
 
     policy: Any = None  # replaces the scenario's whole policy: one that the scenario proposes

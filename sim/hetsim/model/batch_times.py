@@ -74,7 +74,7 @@ class StageTable:
 
     @property
     def fixed(self) -> float:
-        """Seconds of a batch of one; a table has no time per task in addition."""
+        """Seconds of a batch of one; tables have no other constant."""
         return self.seconds_for(1)
 
     @property

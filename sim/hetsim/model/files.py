@@ -44,7 +44,10 @@ _recording: ContextVar[tuple[InputFiles, ...]] = ContextVar("recording", default
 
 @contextmanager
 def recorded_inputs() -> Iterator[InputFiles]:
-    """Record the inputs that this thread names or opens inside a `with` block."""
+    """Record the input files that this thread opens inside a `with` block.
+
+    Files that a scenario names count as well, whether they are opened or not.
+    """
     record = InputFiles()
     before = _recording.set((*_recording.get(), record))
     try:

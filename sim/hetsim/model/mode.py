@@ -111,7 +111,7 @@ class Mode:
 
     @property
     def min_share(self) -> float:
-        """Minimum of `base(n) / n` over all batch sizes n."""
+        """Minimum over all batch sizes n of a batch's fixed seconds divided by n."""
         if self.table is None:
             return self.base(self.batch_limit) / max(1, self.batch_limit)
         return self.table.min_per_item(self.batch_limit)

@@ -1,6 +1,6 @@
 """Streams of items through the stages of a pipeline: one task per item and stage.
 
-All items of an arrival are one request, which results count once (`hetsim.model.tasks.StagedRequests`).
+All items of one arrival form one request, and results count requests (`hetsim.model.tasks.StagedRequests`).
 
 The plan is that of `hetsim.pipelines.partition` for the groups of equal devices of the cluster.  A result moves from
 device to device as in the engine: down to the host, over the network, up to the next device, one hop after another.

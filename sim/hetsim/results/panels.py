@@ -153,8 +153,8 @@ class Axis:
 class Panel:
     """Marks along two axes; later marks are drawn in front.
 
-    grid: x, y, both or ""; legend: inside, lower right, right, above, above right or ""; means: draw step lines with
-    too many changes as means; room: space above for texts, in points.
+    grid: x, y, both or ``; legend: inside, lower right, right, above, above right or ``; room: space above for texts,
+    in points.  means: a step line with more changes than can be drawn is drawn as means over intervals.
     """
 
     marks: list[Any] = field(default_factory=list)

@@ -63,7 +63,10 @@ class Surface:
 
 @cache
 def surfaces() -> dict[Key, Surface]:
-    """Return all shipped surfaces by GPU, engine, kernel, format and shape."""
+    """Return all shipped grids of measured kernel times (surfaces).
+
+    The key is (GPU, engine, kernel, number format, shape).
+    """
     import pyarrow.parquet as pq
 
     made = {}
@@ -195,10 +198,11 @@ class Builder:
         return self.fastest("matrix", formats, (TOKENS, outputs, inputs))
 
     def fastest(self, kernel: str, formats: tuple[str, ...], where: tuple[Coordinate, ...]) -> np.ndarray:
-        """Return the smallest seconds of all engines; for large inputs the engine's own.
+        """Return a kernel's seconds: the minimum over the engines that were measured.
 
         Many measured times include launches by the host, which a server avoids: it replays a recorded graph of kernels.
-        A time of more than twice that of the smallest input is one of the GPU.
+        Large matrix products hide these launches (they take more than twice as long as the smallest one): for them the
+        time measured with the own engine counts.
         """
         keys = [(self.gpu, engine, kernel, one, ()) for engine in ENGINES for one in formats]
         times = {key: surface_of(key).at(*where) for key in keys if key in surfaces()}

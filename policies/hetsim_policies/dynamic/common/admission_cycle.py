@@ -39,7 +39,8 @@ class Rules(BaseModel):
         borrow, the queue may preempt.
     borrow_within_cohort: if lower_priority, a workload may be admitted with borrowed quota by preempting workloads of
         other queues that have a lower priority, of at most max_priority_threshold.
-    when_can_borrow, when_can_preempt: use a flavor that needs borrowing (preemption), or try the next flavor first.
+    when_can_borrow: if a resource flavor fits only with borrowed quota, use it, or try the next flavor first.
+    when_can_preempt: if a resource flavor fits only after preemption, use it, or try the next flavor first.
     preference: if every flavor needs borrowing or preemption, which of the two is preferred.
     """
 
@@ -464,7 +465,10 @@ def _outcome(entry: Entry, preempted: Mapping[Workload, str], deferred: bool) ->
 
 
 def _by_share(entries: list[Entry]) -> Iterator[Entry]:
-    """Yield entries by a tournament in each tree, lowest dominant share first."""
+    """Yield the entries of a cycle in the order of fair sharing.
+
+    Next is the entry that wins a tournament in its tree of cohorts: on each level the lowest dominant share wins.
+    """
     remaining: dict[Cohort, Entry] = {entry.workload.queue: entry for entry in entries}
     while remaining:
         winner = _winner(next(iter(remaining)).root, remaining)

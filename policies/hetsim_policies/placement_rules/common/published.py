@@ -211,8 +211,9 @@ class PublishedGpuClustering(Scored):
 class PublishedFgd(Scored):
     """Minimum increase of fragmentation; integer score 100 / (1 + exp(increase)).
 
-    The mix is that of the whole workload, known beforehand as in the paper, without its rarest requests: the most
-    frequent requests that together make 95 % of the tasks.  Host memory is ignored.
+    Fragmentation is computed for a mix of requests.  As in the paper it is that of the whole workload, known
+    beforehand, without its rarest requests: the most frequent requests that together make 95 % of the tasks.  Host
+    memory is ignored.
     """
 
     def begin(self, view: View) -> None:

@@ -165,9 +165,9 @@ def violated(constraints: Sequence[Constraint], site_of: np.ndarray, makespan: f
 
 @dataclass(frozen=True)
 class Fractional:
-    """The optimum of the relaxation: fractions of tasks at sites, and its value.
+    """The optimum of the relaxation: fractions of tasks at sites, and its makespan.
 
-    `value` is T; `bound` is a certified lower bound of it.
+    `value` is this makespan; `bound` is a certified lower bound of it.
     """
 
     share: np.ndarray

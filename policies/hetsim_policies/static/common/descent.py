@@ -60,8 +60,10 @@ class DescentLanes:
 
 
 def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.ndarray | None = None) -> int:
-    """Descend in place to a local optimum; return the number of pairs examined.
+    """Improve an assignment in place to a local optimum of the makespan.
 
+    Returns the number of pairs of tasks whose exchange was examined.
+    enough: makespan at which the search ends.  pairs: maximum number of pairs.
     prices: value of a second on each device type.  If no change shortens the longest lane (core or GPU), changes on
         other lanes are compared by the value of the work that they save.
     """

@@ -156,9 +156,10 @@ def wide(problem: PlanProblem, planner: str) -> WideTasks:
 def _options(
     problem: PlanProblem, types: list[DeviceType], pools: list[LanePool], stages: np.ndarray
 ) -> tuple[list[_Option], bool]:
-    """Return the options of all tasks, and True if these include all modes.
+    """Return each task's possible modes with widths, times and nodes (options).
 
-    Fills `stages` with the maximum seconds of each stage (up, compute, down) of a task by type.
+    Also returns True if no mode of any task had to be left out.  Fills `stages` with the maximum seconds of each stage
+    (up, compute, down) of a task by type.
     """
     tasks = problem.tasks
     column = {kind: number for number, kind in enumerate(types)}
@@ -313,10 +314,10 @@ def wide_bound(instance: WideTasks) -> float | None:
 def wide_plan(
     instance: WideTasks, placed: Sequence[LanePlacing], bound: float | None = None, guaranteed: float | None = None
 ) -> Plan:
-    """Return a plan of placed options in order of starts, with timetable and notes.
+    """Return a plan for parallel tasks from their placings, in order of starts.
 
-    bound: a bound that the planner proves, in addition to `wide_bound`.  guaranteed: the algorithm's ratio for
-        independent tasks present at the start.
+    placed: mode, devices and start of each task.  bound: a bound that the planner proves, in addition to `wide_bound`.
+    guaranteed: the algorithm's ratio for independent tasks present at the start.
     """
     problem, tasks = instance.problem, instance.problem.tasks
     steps, times = _timetable(instance, placed)

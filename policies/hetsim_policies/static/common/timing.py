@@ -96,7 +96,10 @@ class LaneStages:
         return seconds / self.frequencies.get(self.devices[kind][lane].name, 1.0) if self.frequencies else seconds
 
     def durations(self, task: int, kind: int) -> tuple[float, float]:
-        """Return a task's upload and download seconds that are given as times, not bytes."""
+        """Return the fixed seconds of a task's upload and download on a type.
+
+        What depends on bytes is not included.
+        """
         tasks = self.instance.problem.tasks
         key = int(tasks.shape[task]), int(self.instance.mode[task, kind])
         if key not in self.fixed:

@@ -93,10 +93,10 @@ def launches_of(record: Record, table: ModeTable) -> LaunchColumns:
 
 
 def occupations_of(record: Record, table: ModeTable) -> tuple[LaunchColumns, list[Mode]]:
-    """Return what occupies devices over time, as launches, and the replicas' modes.
+    """Return what occupies devices over time, in the form of launches.
 
-    A replica that serves batches occupies its devices from its start to its end, as one launch; these are the last
-    rows.  The launches of its batches occupy nothing.
+    A replica that serves batches occupies its devices from its start to its end, so it is one launch, and the launches
+    of its batches occupy nothing.  Replicas are the last rows; their modes are returned, too.
     """
     launches = launches_of(record, table)
     if not record.occupied:

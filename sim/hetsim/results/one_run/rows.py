@@ -60,7 +60,7 @@ class TableRows:
 
     @cached_property
     def owner(self) -> np.ndarray:
-        """Row of each entry of `members`."""
+        """For each task in `members`, the table's row to which it belongs."""
         assert self.staged is not None
         first = self.staged.first[self.members]
         return np.searchsorted(first if self.chosen is None else self.chosen, first)

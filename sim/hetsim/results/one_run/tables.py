@@ -43,7 +43,11 @@ SUMS = ("upload", "compute", "download", "overhead", STOPS, MOVES, ENERGY, COST)
 
 
 def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float) -> pd.DataFrame:
-    """Return the task table; `bounded`: its column of slowdowns, bounded by `bound` s."""
+    """Return the task table with one row per request, instead of one per stage.
+
+    frame: the table with a row per stage.  bounded: name of its column of bounded slowdowns.  bound: shortest run time
+    (s) that counts in them.
+    """
     staged = record.input.tasks.staged
     assert staged is not None
     rows = TableRows(record)

@@ -214,7 +214,10 @@ def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: floa
 
 
 def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
-    """Return minimum and mean seconds of a request (without tokens, both the mean)."""
+    """Return minimum and mean seconds that a request adds to its batch.
+
+    If times do not depend on tokens, both are the mean.
+    """
     if compute.by_tokens:
         return float(times.min()), float(times.mean())
     mean = 0.0 if compute.per_item is None else float(compute.per_item.mean)

@@ -54,7 +54,7 @@ class Drift(Model):
     cv: Share = 0.0
     """Coefficient of variation of the lognormal factor on all steps of a replication."""
     mean: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Mean of the factor on all steps: 1.05 makes steps on average 5 % longer than the service states."""
+    """Mean of this factor: with 1.05 steps take on average 5 % longer than `step` says."""
 
     def factor(self, generator: np.random.Generator) -> float:
         variance = math.log1p(self.cv**2)

@@ -132,7 +132,7 @@ class Resample(Model):
     block: "Annotated[Seconds, forbid(lambda time: time == 0, 'must be above 0')] | None" = None
     """Length of the blocks that are drawn from the trace, in the trace's own time."""
     by: Literal["user", "row"] | None = None
-    """user: draw users, with all their jobs; row: rows in random order, up to gpu_demand."""
+    """user: draw users, with all their jobs; row: draw single rows until `gpu_demand` is reached."""
     gpu_demand: Positive | None = None
     """With by: row, the GPUs that all drawn rows request together, as a multiple of the cluster's GPUs."""
 

@@ -29,9 +29,10 @@ class Limits:
 
 @dataclass
 class Order:
-    """Pairs of classes (first, second, ...), where the first has priority.
+    """Pairs of classes of which the first has priority, as inferred from a log.
 
-    Each pair contains the number of waiting jobs of the second class that the first overtook, and vice versa.
+    A pair is (first, second, a, b): jobs of the first class overtook `a` waiting jobs of the second one, and those of
+    the second class `b` of the first.
     """
 
     kind: str
@@ -67,7 +68,10 @@ def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Lim
 def _limit(
     jobs: Jobs, steps: HeldSteps, rows: np.ndarray, capacity: float, warm: float
 ) -> tuple[float, float, int] | None:
-    """Return a group's limit, the seconds it blocks jobs, and starts right after ends."""
+    """Return a group's limit, the seconds for which it blocks jobs, and a count.
+
+    The count is that of starts that follow immediately on an end of a job of the group.  None if too few jobs waited.
+    """
     waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm) & jobs.evidence[rows]]
     if len(waited) < FEW:
         return None

@@ -347,7 +347,7 @@ def seconds_of(column: Column) -> list[float] | None:
 
 
 def amounts(chosen: dict[str, Column], found: Proposal) -> None:
-    """Propose units of memory, and fractions of devices."""
+    """Propose keys for the units of memory columns, and of columns in thousandths."""
     units = found.keys.setdefault("units", {})
     for target in ("memory", "gpu_memory"):
         column = chosen.get(target)
