@@ -41,7 +41,7 @@ class Recent:
 
     @property
     def ceiling(self) -> float:
-        """Upper bound of the mean while nothing arrives."""
+        """Upper bound of the mean load per second as long as nothing arrives."""
         return max(sums[1].total / sums[0].total if sums[0].total else 0.0 for sums in self._sums)
 
     @property

@@ -111,7 +111,7 @@ MIN_SPANS = 50  # minimum number of spans between first and last tokens: a dozen
 
 @dataclass(frozen=True)
 class Reading:
-    """Inferred step times; a step that reads prompts takes additional seconds."""
+    """Step times inferred from a log; a step that reads prompts takes `reads` longer."""
 
     fixed: float
     per_sequence: float

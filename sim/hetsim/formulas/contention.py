@@ -101,7 +101,10 @@ def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contenti
 
 
 def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
-    """Return max-min fair link shares: job in row j, n other senders in column n."""
+    """Return max-min fair shares of the link for each job (row).
+
+    The column n is for n other senders at the same time, which are drawn by `mix`; caps: the share that a job can use.
+    """
     count = len(share)
     others = np.arange(count)
     shares = np.empty((count, count))

@@ -51,8 +51,8 @@ def ring_over_nodes(
 
     The cost is: the bytes that a node sends to the next, the seconds on links within nodes (simultaneous with the
     sending), and the seconds of latency.  ways: 2 for an all-reduce, 1 for a reduce-scatter or an all-gather.  The ring
-    visits all ranks and uses all cards of a node at once (as in NCCL): bandwidth is the lower of `inside` and the
-    cards.
+    visits all ranks and uses all network cards of a node at once (as in NCCL): bandwidth is the lower of `inside` and
+    that of the network cards.
     """
     ranks = max(1, nodes * each)
     moved = ways * (ranks - 1) / ranks * size

@@ -184,7 +184,10 @@ class Entry:
         return {str(row[column]): {str(k): str(v) for k, v in row.items()} for row in frame.to_dict("records")}
 
     def cases(self, chosen: Mapping[str, list[str]] | None = None) -> Iterator[TableCase]:
-        """Yield cases of all tables, or those with the chosen values of axes."""
+        """Yield the cases of all tables of this entry.
+
+        chosen: values by axis; then only cases of tables with these axes that have one of the values.
+        """
         for number, table in enumerate(self.expected.tables):
             if all(axis in table.axes for axis in chosen or {}):
                 yield from self.cases_of(number, table, chosen)
@@ -330,7 +333,7 @@ def filled(way: AxisValue, value: str, row: Mapping[str, str]) -> AxisValue:
 
 
 def shipped() -> dict[str, Path]:
-    """Return the expected files of shipped entries, by name."""
+    """Return the files with expected results of the shipped gallery entries, by name."""
     folder = _folder()
     paths = sorted(folder.glob(f"published/*/{EXPECTED}")) if folder is not None else []
     return {path.parent.name: path for path in paths}

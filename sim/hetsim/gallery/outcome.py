@@ -1,4 +1,4 @@
-"""Runs the cases of an entry, and compares the results with the authors' figures."""
+"""Runs the cases of a gallery entry, and compares results with published figures."""
 
 from __future__ import annotations
 

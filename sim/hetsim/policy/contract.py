@@ -85,9 +85,10 @@ class Scheduler(Policy):
         """Hook for planners: receive the known future tasks, once before `begin`."""
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Return the seconds that each waiting task adds to a round; 0 if bounded.
+        """Return the seconds by which each waiting task lengthens a decision round.
 
         If it is not 0, a run with many tasks takes time quadratic in their number, and a warning says so beforehand.
+        0: the scheduler looks at a bounded number of tasks.
         """
         return 0.0
 
@@ -372,7 +373,10 @@ class View(Protocol):
         """Return the estimated seconds from a start now to the finish, transfers included."""
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
-        """Return the seconds of each stage of `duration`: ready, write_back, upload, ..."""
+        """Return the seconds of each stage of which `View.duration` is the sum.
+
+        Stages are ready, write_back, upload, and so on.
+        """
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
         """Return the effects of shared links if a job started at `placement` now.

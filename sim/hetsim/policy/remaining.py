@@ -181,7 +181,10 @@ class Progress:
                        bytes_in=size if size.any() else None)  # fmt: skip
 
     def _data(self, rows: list[int], running: dict[int, Task], view: View) -> dict[int, Sequence[Device | int]]:
-        """Return where the items that these rows read will be when the running tasks end."""
+        """Return where each data item that these tasks read will be.
+
+        rows: rows of tasks that wait.  It is the state after the end of the running tasks, which may write items.
+        """
         if (reads := self.problem.tasks.reads) is None:
             return {}
         places: dict[int, Sequence[Device | int]] = {}

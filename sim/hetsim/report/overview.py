@@ -258,7 +258,10 @@ def _replicas(figures: Figures) -> Iterator[list[str]]:
 
 
 def _by_kind(figures: Figures) -> str:
-    """Return ` (5 recompute, 2 failure)`, if language models were preempted."""
+    """Return the counts of language models' preemptions by kind, or nothing.
+
+    Example: ` (5 recompute, 2 failure)`.
+    """
     kinds = ("recompute", "swap", "failure")
     parts = [f"{figures.text(name)} {kind}" for kind in kinds if figures(name := f"preemptions_{kind}")[0] > 0]
     return f" ({', '.join(parts)})" if parts else ""

@@ -177,7 +177,7 @@ def in_set(name: str, bound: float = DEFAULT_BOUND) -> list[str]:
 
 
 def added_to_summaries() -> tuple[str, ...]:
-    """Metrics of scripts and packages that are part of every summary."""
+    """Names of metrics that a user's scripts and packages add to every summary."""
     _load_packages()
     return tuple(name for name, one in registry.registered("metric").items() if "summary" in one.sets)
 

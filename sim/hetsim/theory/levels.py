@@ -262,7 +262,11 @@ def are_quick(classes: Sequence[Sequence[float]], servers: int, preemptive: bool
 
 
 def _preempting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
-    """Return both mean waits, and P(`longest` customers of the higher class present)."""
+    """Return both classes' mean waits, and the probability of the last state kept.
+
+    States have at most `longest` customers of the higher class; the probability of this number shows whether that is
+    enough.
+    """
     (high, first), (low, second) = (one[:2] for one in classes)
     number = np.arange(longest + 1)
     within = np.diag(np.full(longest, high), 1) + np.diag(np.minimum(number[1:], servers) / first, -1)

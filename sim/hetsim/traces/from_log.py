@@ -259,11 +259,12 @@ def take_in_limits(document: dict[str, Any], kind: str, most: Mapping[str, float
 def compare(
     compared: Compared, explained: Explained, widest: float = 0.0, tell: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Run the variants one after the other; fill in waits and correlations.
+    """Run variants of a log's scenario in turn; fill in waits and correlations.
 
-    A step is kept if it makes waits closer to the recorded ones, for the half of the jobs not used for inference
-    (`half_of`).  Only jobs that arrive after `warm_end` are compared.  `widest`: GPUs of the largest node.  If gangs
-    may use several nodes although all of them fit on one, a further step restricts each gang to one node.
+    Each variant adds one change (step), which is kept if it brings the waits closer to the recorded ones, for the half
+    of the jobs not used for inference (`half_of`).  Only jobs that arrive after `warm_end` are compared.  `widest`:
+    GPUs of the largest node.  If gangs may use several nodes although all of them fit on one, a further step restricts
+    each gang to one node.
     """
     begin = explained.warm_end
     gangs = explained.jobs.unit == "GPUs" and 1 < float(explained.jobs.amount.max()) <= widest

@@ -142,7 +142,7 @@ def _percent(share: float) -> str:
 
 
 def explained(score: RuleScore, found: Identified) -> str:
-    """Return a sentence on the fraction of starts that a rule explains."""
+    """Return a sentence on how many starts in the log a scheduling rule predicts."""
     starts = f"{_percent(score.explained)} of the starts within {found.cycle:.3g} s"
     return f"{name_of(score, found)} explains {starts}, and {_percent(score.of_waiting)} of those of jobs that waited"
 

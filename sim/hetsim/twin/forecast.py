@@ -168,7 +168,7 @@ class Twin:
         self.capacity = float(gpus or sum(node.cpus for node in self.run.cluster.nodes))
 
     def _with_rules(self, policy: Any) -> Any:
-        """Return the policy with the site's rules; set the jobs' own priorities (`_own`)."""
+        """Return the policy with the site's rules, and remember the jobs' own priorities."""
         log, rules, self._own = self.history, self.rules, dict[str, Sequence[float]]()
         if not rules:
             return policy

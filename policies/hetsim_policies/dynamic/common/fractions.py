@@ -230,7 +230,10 @@ def min_worst_ratio(
 
 @dataclass(frozen=True)
 class _Groups:
-    """Groups of jobs with equal offers relative to their base, one column per group."""
+    """Groups of jobs that the linear program treats alike.
+
+    Jobs of a group have the same modes and the same progress / base in each of them.  Columns: one per group and mode.
+    """
 
     size: int
     count: np.ndarray  # jobs by group
@@ -287,10 +290,10 @@ class _Groups:
         return csr_array((self.gain, (self.group, np.arange(len(self.group)))), (self.size, len(self.group)))
 
     def raise_min(self, floor: np.ndarray, fixed: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Maximize the minimum progress / base of the groups that are not `fixed`.
+        """Maximize the lowest progress / base of the groups that are not `fixed`.
 
-        Groups in `fixed` keep at least the level `floor`.  Return the minimum, the fractions, and the shadow prices of
-        groups.
+        base: reference progress of a job (`max_min`).  Groups in `fixed` keep at least the level `floor`.  Return this
+        lowest value, the fractions of time, and the shadow prices of groups.
         """
         matrix, limits = self.limits
         rises = csr_array(np.where(fixed, 0.0, 1.0)[:, None])

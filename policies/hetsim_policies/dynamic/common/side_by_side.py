@@ -117,7 +117,11 @@ class PairRoom(RoundRoom):
         self.beside: dict[int, PairedJob] = {}  # the partners on the same devices, of the jobs that start
 
     def stay(self, job: PairedJob, view: View) -> bool:
-        """Reserve a job's devices and return True, or join its partner there (False)."""
+        """Keep a running job where it is, in this round's count of free devices.
+
+        Returns True if the job has its devices reserved alone; False if it shares those of a partner, or they are
+        taken.
+        """
         if self.keep(job):
             return True
         if job.partner is not None:
@@ -335,7 +339,7 @@ class SideBySideScheduler(RoundScheduler):
 
 
 def first_apart(mode: Mode, view: View) -> Placement | None:
-    """Return the first devices where a mode fits without a partner, if any."""
+    """Return the first devices on which a mode fits without sharing a GPU, if any."""
     if mode.on_cpu or not takes_pairs(mode.type):
         return view.first(mode)
     for node in view.nodes.fitting(mode):

@@ -271,9 +271,10 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
 
 
 def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
-    """Split classes so that all work ends first; of such splits, choose minimum work.
+    """Divide classes of work among device types so that all work ends earliest.
 
-    unhurried: the work need not end before this time.  Two linear programs are solved.
+    Among such divisions the one with the least work is chosen.  unhurried: the work need not end before this time.  Two
+    linear programs are solved.
     """
     from hetsim_policies.static.common.unrelated import split
 

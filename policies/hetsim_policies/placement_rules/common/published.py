@@ -126,7 +126,10 @@ class PublishedRandom(Scored):
 
 
 class _Weighing(Scored):
-    """Base of scores by cores and GPUs, each as a fraction of the largest node."""
+    """Base class of rules that score nodes by free cores and GPUs.
+
+    Both are divided by those of the largest node.
+    """
 
     def begin(self, view: View) -> None:
         totals = Totals(view.cluster)

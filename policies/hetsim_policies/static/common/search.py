@@ -114,7 +114,10 @@ def bound_together(instance: Instance) -> bool:
 
 
 class Landscape(ABC):
-    """Candidates of one instance: a row per candidate, a column per task."""
+    """The schedules that a random search can try, and their makespans.
+
+    A candidate is a row of `lanes` and of `keys`: device and priority of each task (column).
+    """
 
     uses_keys: bool
 

@@ -38,7 +38,10 @@ class Replications:
     """
 
     def __init__(self, results: Iterable[Result] = (), metrics: Iterable[str] | None = None, *, keep: bool = False):
-        """metrics: to keep beyond the summary (or `Grouping` texts); keep: keep runs, too."""
+        """metrics: kept in addition to the summary, by name or as a text for `Grouping`.
+
+        keep: keep whole runs as well.
+        """
         self.name, self.policy, self.seed = "", "", 0
         self.results: list[Result] = []
         self.warnings: list[str] = []

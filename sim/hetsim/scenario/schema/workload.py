@@ -174,7 +174,10 @@ def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> 
 
 
 def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Resample users with their rows; return rows, copy numbers, and number of users."""
+    """Draw users with replacement, each with all rows of the trace.
+
+    Return the rows, for each row the number of the user's copy (0 for the first), and the number of users.
+    """
     import pandas as pd
 
     codes, names = pd.factorize(user, use_na_sentinel=False)

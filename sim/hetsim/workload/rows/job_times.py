@@ -322,9 +322,9 @@ def numbers_in(names: list[str]) -> np.ndarray:
 
 
 def by_ids(rank: np.ndarray, arrival: np.ndarray) -> tuple[np.ndarray, float | None]:
-    """Return the rows by `rank`, and by how many s arrivals may be out of this order.
+    """Return the rows sorted by `rank`, and by how much arrivals may break this order.
 
-    The tolerance is None if arrivals do not increase with `rank`.
+    This tolerance is in seconds; None if arrivals do not increase with `rank`.
     """
     rows = np.flatnonzero(np.isfinite(rank))
     rows = rows[np.argsort(rank[rows], kind="stable")]
