@@ -120,7 +120,7 @@ class Modeled(Batching):
         return Take(min(len(queue), limit(placement, self.max_batch)))
 
     def solution(self, queue: RequestQueue, placement: Placement, rate: float) -> Any:
-        """Return the model's solution at an arrival rate, cached."""
+        """Return the solution of the queueing model at an arrival rate; solved only once."""
         key = (placement, rate)
         if key not in self.solved:
             times = batch_times(queue, placement, self.max_batch)

@@ -247,7 +247,7 @@ class Reservations:
             self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
-        """Return the maximum of stored tokens over all coming steps, if sequences join.
+        """Return the maximum number of tokens that will ever be stored, if sequences join.
 
         coming: for each joining sequence the two numbers that `_to_hold` returns.
         """

@@ -26,7 +26,10 @@ class Matched(NamedTuple):
 
 
 class JobMode(NamedTuple):
-    """A mode of a job: position, number of its device type, seconds, devices."""
+    """One mode of a job.
+
+    mode: its position among the job's modes.  kind: number of its device type.  time: seconds.  width: devices.
+    """
 
     mode: int
     kind: int

@@ -25,7 +25,7 @@ SLACK = 1e-9  # Relative gain of a mean below which a difference is rounding
 
 @dataclass
 class First:
-    """The first action of a fork: start a task at a placement or, if None, wait.
+    """The action with which a simulated future begins: a start or, if None, a wait.
 
     alone: True if the base scheduler starts nothing else in this round.
     """

@@ -206,7 +206,10 @@ def dealt(given: Activation, alpha: float) -> list[int]:
 def laid_out(
     given: Activation, guess: float, alpha: float, order: Sequence[int], pairs: Sequence[tuple[int, int]]
 ) -> LinesLayout | None:
-    """Assign tasks by affinity and balance for one guess; None if it is too small."""
+    """Assign tasks by affinity and balance for one guess of the makespan.
+
+    None if no assignment is found for this guess.
+    """
     layout = LinesLayout(given)
     _put_near_data(layout, guess, alpha, pairs)
     accelerators = np.flatnonzero(~given.on_cores).tolist()

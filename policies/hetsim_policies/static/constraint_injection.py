@@ -322,7 +322,10 @@ class SharingTree:
         return ConstraintNode(name, _together(groups), tuple(below))
 
     def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield two divisions, among the accelerators, of groups that are faster there."""
+        """Yield two ways to divide groups of tasks among the accelerators.
+
+        Only groups that are faster on accelerators are divided.
+        """
         sites = self.devices
         if len(sites) < 2:
             return

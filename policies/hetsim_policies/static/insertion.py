@@ -242,7 +242,7 @@ class Insertion:
         self._brought = None if traffic is None else np.zeros(traffic.first_cost.shape, dtype=bool)
 
     def needs_and_ways(self) -> tuple[Needs, Ways]:
-        """Return the tasks' times by place, and their predecessors with transfer times."""
+        """Return tasks' times on each device, and their predecessors with transfer times."""
         return needs(self.times, self.counts, self.traffic), ways(self.predecessors, self.traffic)
 
     def fill(self, order: Sequence[int], choice: Choice = first_finish) -> Schedule:

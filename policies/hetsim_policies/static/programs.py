@@ -67,7 +67,10 @@ def linear_program(instance: Instance) -> tuple[Schedule, float]:
 
 
 def roundings(instance: Instance) -> tuple[list[Schedule], float]:
-    """Return schedules of both roundings, the shorter first, and the lower bound."""
+    """Return two schedules rounded from the relaxed program, and the lower bound.
+
+    The shorter schedule is first.  Tasks that do not all arrive at once are rounded in one way only.
+    """
     if not instance.size:
         return [Schedule.empty(0)], 0.0
     tasks, sites = instance.problem.tasks, by_type(instance)

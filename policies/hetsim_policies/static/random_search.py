@@ -68,7 +68,10 @@ class BudgetedSearch(DescendingPlanner):
         return search.finished(search.landscape.schedule(*self.best(search)))
 
     def best(self, search: Search) -> tuple[np.ndarray, np.ndarray]:
-        """Return devices and keys of the best schedule within the budget."""
+        """Return the best schedule found within the budget: device and key of each task.
+
+        Tasks of a device run by ascending key.
+        """
         raise NotImplementedError
 
 
@@ -382,9 +385,10 @@ class Climb:
                 yield name, plan
 
     def _tried(self, plan: Plan, seed: str, ahead: bool | None) -> Found | None:
-        """Simulate a seed plan; None without budget, or if prefetches would move nothing.
+        """Simulate a plan that a fast planner made, and count it as a candidate.
 
-        ahead: None: with the plan's own copies; False: without copies; True: with prefetches.
+        ahead: None: with the plan's own copies of data; False: without copies; True: with prefetches.  None if the
+        budget is used up, or if no prefetch would move data.
         """
         if (ahead and not self.moves_items) or (not self.budget.spend(1) and self.seeded < np.inf):
             return None

@@ -71,7 +71,11 @@ def roundings(
 
 
 def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.ndarray]:
-    """Return the minimum T with a feasible program, and a vertex of the program."""
+    """Return the minimum deadline T for which the linear program is feasible.
+
+    The program divides the tasks among the types so that each type ends by T, and uses no time above T.  Also returns a
+    vertex of the program for this T.
+    """
     allowed = allowed_times(times, counts)
     if not len(times):
         return 0.0, allowed

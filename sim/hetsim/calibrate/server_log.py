@@ -202,7 +202,10 @@ class Server:
 
 
 def entry_of(path: Path) -> dict[str, Any]:
-    """Return the workload entry of a server as written; ScenarioError without one."""
+    """Return the `workload:` entry of a scenario file that describes one server.
+
+    The text is returned as it is in the file.  ScenarioError if there is no such entry.
+    """
     read = document.read(path)
     workload = read.data.get("workload")
     entries = [workload] if isinstance(workload, dict) else workload
@@ -257,7 +260,10 @@ class Figure:
 
 @dataclass
 class Fitted:
-    """The fitted step and `front_end`, and their errors on the requests held back."""
+    """The step times and front-end delay fitted to a server's log.
+
+    Their errors are those on requests that were held back from the fit.
+    """
 
     step: dict[str, Any]  # as in the service's `step`, in seconds; for a roofline `roofline` and `fixed`
     front_end: float
@@ -269,7 +275,10 @@ class Fitted:
 
     @property
     def interval(self) -> list[float]:
-        """90 % bounds of the factor on all steps; empty if the logs are too short for it."""
+        """90 % bounds of the factor by which real steps differ from the fitted ones.
+
+        Empty if the logs are too short for it.
+        """
         half = math.exp(QUANTILE * self.spread)
         return [round(1 / half, 6), round(half, 6)] if math.isfinite(half) else []
 
@@ -311,9 +320,9 @@ class _Found:
 
 
 def fit(servers: list[Server], tell: Callable[[str], None] = lambda _: None) -> Fitted:
-    """Fit a server's step to the first part of each log; judge it by the rest.
+    """Fit the step times of a server to the first part of each log; judge by the rest.
 
-    ScenarioError if the form of the step is not supported, or if no similar server is found.
+    ScenarioError if `step` has a form that cannot be fitted, or if no step times explain the logs.
     """
     search = _Search(servers)
     reading = search.read_off()

@@ -171,7 +171,10 @@ def undeclared(scenario: Scenario, opened: InputFiles) -> str:
 
 
 def _watched(kind: str, item: Any, digest: str, reasons: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return digest and reasons; drop "opens files" if the opened files are watched."""
+    """Return the digest of a policy's code, and why it may be incomplete.
+
+    That the code opens files is no reason if opened files are recorded during the run.
+    """
     annotations = [one.annotation for one in registry.parameters(item).values()]
     kinds = [inner for one in annotations for inner in (one, *get_args(one))]
     if ExistingFile not in kinds and ExistingFolder not in kinds and kind in registry.POLICY_KINDS:

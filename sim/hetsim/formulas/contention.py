@@ -48,11 +48,12 @@ def delays(
     own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention = "random",
     before: LinkDelays | None = None, more: np.ndarray | None = None, caps: np.ndarray | None = None,
 ) -> LinkDelays:  # fmt: skip
-    """Return the delays of jobs on a link; O(N³) operations for N jobs.
+    """Return by how much jobs that share a link delay each other; O(N³) for N jobs.
 
-    before, more: for a second, more accurate call: the result of the first call, and the seconds by which contention
-    lengthens the sending of each job.
-    caps: if other links limit jobs: fraction of the link that a job (row) can use next to n other senders (column).
+    own, spent: seconds of a job's step without sending, and those of sending alone.  share: the fraction of the link
+    that it uses then. before, more: for a second, more accurate call: the result of the first call, and the seconds by
+    which contention lengthens the sending of each job. caps: if other links limit jobs: fraction of the link that a job
+    (row) can use next to n other senders (column).
     """
     count = len(own)
     if rule != "random" or count < 2:

@@ -28,7 +28,7 @@ Key = documents.Path_  # axes and values of a case, in the order of the axes
 
 @dataclass(frozen=True)
 class TableCase:
-    """Case of an entry's table: scenario, policy and keys for a set of axis values."""
+    """One run of a gallery entry's table: the scenario with a value of each axis."""
 
     table: str
     labels: Labels

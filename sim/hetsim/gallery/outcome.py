@@ -36,7 +36,7 @@ class Ran:
 
 @dataclass
 class Outcome:
-    """An entry's results: rows as recorded, and the comparison."""
+    """The results of a gallery entry's runs, beside the published figures."""
 
     entry: Entry
     recorded: pd.DataFrame
@@ -101,7 +101,10 @@ def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
 def judged(
     paper: tuple[float, float], ours: Sequence[tuple[float, float, int] | None], tolerance: Tolerance
 ) -> dict[str, Any]:
-    """Return the columns of one figure; `ours`: (mean, deviation, runs) of each case."""
+    """Return one row of the comparison: a published value, ours, and the difference.
+
+    `ours`: (mean, deviation, runs) of each case; their mean is compared.
+    """
     known_values = [one for one in ours if one is not None]
     complete = len(known_values) == len(ours)
     mean = sum(one[0] for one in known_values) / len(known_values) if known_values and complete else math.nan

@@ -151,7 +151,10 @@ class _Room:
 
 @dataclass(frozen=True)
 class _Solved:
-    """Tables [i, j] by number of parts: best time, last cut or -1, last stage's parts."""
+    """Solutions of the dynamic program, by number of parts; tables [first, last cut].
+
+    best: time.  cut: where the last stage begins (-1: one stage).  parts: parts of the last stage.
+    """
 
     best: list[np.ndarray]
     cut: list[np.ndarray]
@@ -162,10 +165,11 @@ def _level(
     cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: NetworkLevel, within: int, last: bool, activations: bool,
     replication: bool, room: _Room | None = None,
 ) -> _Solved:  # fmt: skip
-    """Return the minimum bottleneck times from cut i to cut j on m parts of a level.
+    """Solve one level of the hierarchy: stages [i, j] divided over m parts.
 
-    times, weights: seconds and weights of stage [i, j] on one part.  within: number of devices or groups in a part,
-    which share the gradient reduction.  last: True for the outermost level: it begins with the first layer.
+    Returns minimum times of the slowest stage.  times, weights: seconds and weights of the stage from cut i to cut j on
+    one part.  within: number of devices or groups in a part, which share the gradient reduction.  last: True for the
+    outermost level: it begins with the first layer.
     """
     n = len(cuts.sets)
     measured = np.isfinite(times)

@@ -282,10 +282,10 @@ def _way(a: _Place, b: _Place) -> StageWay:
 def _nodes_of(
     place: _Place, stage: PipelineStage, used: dict[str, int], name: str, cluster: Cluster, cores: bool
 ) -> Partition | None:  # fmt: skip
-    """Return the partition with the nodes of a stage; None if it has all nodes.
+    """Return a partition with the nodes of a pipeline's stage; None: it has all nodes.
 
     Tasks are bound to these nodes so that in a strict order they do not block tasks of another stage that could start.
-    `cores`: True if stages also need cores of their nodes, for which they all compete.
+    `cores`: True if stages also need CPU cores, so that stages on the same nodes compete.
     """
     nodes = place.nodes
     if len(nodes) > 1:

@@ -300,10 +300,14 @@ class View(Protocol):
     random: np.random.Generator
     items: Sequence[Item]
     nodes: Any
-    """Free capacity by node. `fitting(mode)`: indexes of the nodes on which a single-node mode fits now, ascending.  As
-    NumPy columns: `cores`, `memory`, `gpus[type name]`.  `candidates(mode)` returns the same indexes as an array and
-    updates the columns; `refresh()` only updates them.  `accelerators` has each GPU separately: `share`, `room`, `kind`
-    by node and position, and `stamp` by node, a number that changes whenever the node changes."""
+    """Free capacity by node.
+
+    `fitting(mode)`: indexes of the nodes on which a single-node mode fits now, ascending.  `cores`, `memory` and
+    `gpus[type name]` are NumPy columns, one value per node: `candidates(mode)` returns the same indexes as an array and
+    updates the columns; `refresh()` only updates them.  `accelerators` has each GPU separately, by node and position:
+    its free `share`, the bytes of memory free (`room`), its `kind`; and by node `stamp`, a number that changes whenever
+    the node changes.
+    """
 
     @property
     def now(self) -> float:

@@ -1,4 +1,4 @@
-"""Dispatch of many similar services: calls only policies whose answer may change.
+"""Dispatch of many services: batching policies are called only after a change.
 
 If a batching policy delays, its answer is for the offered device in its present state.  The answer remains valid while
 the offer and the service's own queue do not change; so a batch costs one or two calls of policies, however many

@@ -296,7 +296,10 @@ PIXELS_A_MEAN = 8  # Width in pixels of each mean.
 
 
 def settled(panel: Panel, pixels: float) -> Panel:
-    """Return a panel with limits and ticks; steps too dense for `pixels` become means."""
+    """Return a panel with its limits and ticks computed, ready to be drawn.
+
+    Step lines with more changes than fit into the width (`pixels`) become means.
+    """
     marks, label = panel.marks, panel.y.label
     edges = _means_edges(panel, pixels) if panel.means else None
     if edges is not None:

@@ -178,7 +178,10 @@ class Builder:
     divided: Divided
 
     def surface(self, kernel: str, formats: tuple[str, ...], shape: tuple[int, ...] = (), engine: str = "") -> Surface:
-        """Return the surface in the first format that exists; NotMeasured if none does."""
+        """Return a kernel's measured times (surface) in the first format that has some.
+
+        NotMeasured if no format has.
+        """
         for one in formats:
             key: Key = (self.gpu, engine or self.engine, kernel, one, shape)
             if key in surfaces():

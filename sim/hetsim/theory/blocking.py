@@ -129,8 +129,9 @@ def retries_in_vain(
 ) -> float:
     """Share of calls of `retrials` whose first try and `times` retries all fail.
 
-    The other calls are in the steady state of `retrials`; one further call retries after exponential times.  With a
-    queue, the time that this call waits in a try is ignored: its tries find queues more alike than in reality.
+    It is computed for one call in the steady state of all others, with exponential times between its tries.  With a
+    queue, the time that this call waits in a try is ignored; so the queues that its tries find differ less than in
+    reality.
     """
     from scipy.sparse import diags, eye, kron
     from scipy.sparse.linalg import splu

@@ -86,10 +86,10 @@ class TwinForecast:
         return ordered[np.clip(ranks, 1, len(ordered)) - 1].tolist()
 
     def ends(self, job: int) -> list[float]:
-        """Return the quantiles `SHARES` of a start: bounds of intervals before widening.
+        """Return the bounds of intervals for a start, before they are widened (`SHARES`).
 
-        An interval whose upper bound is the horizon contains all later starts: only its lower bound can miss.  So this
-        bound is the quantile of both error probabilities together.
+        An interval whose upper bound is the horizon contains all later starts: only its lower bound can miss.  So its
+        lower bound is a quantile with the error probability of both.
         """
         values = self.drawn(job, SHARES)
         return [self.drawn(job, [2 * share])[0] if share < 0.5 and other >= self.horizon else value

@@ -134,7 +134,7 @@ class Queue(Cohort):
         heapify(self.waiting[workload.kind])
 
     def first(self) -> list[Any]:
-        """Return the heap whose top is the next head; empty if no workload may be tried."""
+        """Return the heap of the workloads whose head is tried next; empty: none may be."""
         heads = [heap for kind, heap in self.waiting.items() if heap and kind not in self.aside]
         return min(heads) if heads else []
 

@@ -131,7 +131,7 @@ def _max_min(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
 
 
 def _fill_up(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
-    """Compute `max_min` in closed form if each job has one offer."""
+    """Compute `max_min` without linear programs; each job must have one mode."""
     served = base[offers.job] > 0
     gain = np.divide(offers.rate, base[offers.job], out=np.ones(len(served)), where=served)
     kind, width = offers.kind, np.where(served, offers.width, 0.0)

@@ -231,7 +231,11 @@ class RoundScheduler(Scheduler):
         return capacity
 
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
-        """Return (ratio or difference of times due and received, time due) of mode `way`."""
+        """Return how much a mode of the job is behind its fair time, and its fair time.
+
+        way: number of the mode.  The first value is fair time minus received time under the rule deficit, else their
+        ratio.
+        """
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]
         if self.rule == "deficit":

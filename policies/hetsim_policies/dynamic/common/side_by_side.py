@@ -396,9 +396,9 @@ class Labels:
         return labels
 
     def beside(self, label: int, others: dict[int, int]) -> Iterator[tuple[int, float]]:
-        """Yield labels that can share devices with `label`, and the speed of `label` then.
+        """Yield labels of jobs that can share devices with a job of this label.
 
-        others: number of jobs by label.
+        With each comes the relative speed of that job when it shares.  others: number of jobs by label.
         """
         for other, count in others.items():
             if (other != label or count > 1) and (pair := self.speeds(label, other)) is not None:

@@ -184,7 +184,7 @@ class Timeline:
         return count
 
     def amounts(self, mode: Mode) -> list[int]:
-        """Number of units (see `amount_of`) that fit here, by span."""
+        """Units of a mode that fit here in each span of time (unit: `amount_of`)."""
         if (amounts := self._amounts.get(mode)) is None:
             allowed = self.fields.allows(mode)
             amounts = [self._amount(mode, span) if allowed else 0 for span in range(len(self.times))]

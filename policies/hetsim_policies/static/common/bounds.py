@@ -75,10 +75,11 @@ def longest_task(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
 
 
 def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.ndarray, evaluations: int = 64) -> float:
-    """A lower bound with release times r_j, counted from 0.
+    """A lower bound on the makespan of tasks with release times r_j, counted from 0.
 
-    It is the larger of two maxima: over tasks j of r_j + min(p_j, q_j), and over release times r of r + the area bound
-    of the tasks released at r or later.
+    p, q: times on one of m CPUs and on one of k GPUs.  The area bound is that of `area_bound`.  The result is the
+    larger of two maxima: over tasks j of r_j + min(p_j, q_j), and over release times r of r + the area bound of the
+    tasks released at r or later.
 
     The area bound falls as r grows.  So for any r between two release times, r + area bound is at most the later
     release time plus the area bound at the earlier one; intervals in which this does not exceed the best value so far

@@ -194,7 +194,10 @@ def together(instance: Instance) -> bool:
 
 
 def coverage(instance: Instance) -> dict[str, str]:
-    """Return how makespan and bound cover each part of the model, such as transfers."""
+    """Return whether a plan's makespan and bound include each part of the model.
+
+    By part, such as transfers or memory: covered, partly, ignored, or absent (the input has no such part).
+    """
     tasks = instance.problem.tasks
     shared = any(tasks.reads or ()) or any(tasks.writes or ())
     moved = bool((instance.up + instance.down).any())

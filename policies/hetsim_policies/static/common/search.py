@@ -134,7 +134,7 @@ class Landscape(ABC):
 
     @abstractmethod
     def schedule(self, lanes: np.ndarray, keys: np.ndarray) -> Schedule:
-        """Return the schedule of one candidate."""
+        """Return the schedule of one candidate: device (lane) and key of each task."""
 
     def makespans(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
         return self.ends(lanes, keys).max(axis=1, initial=0.0)
@@ -203,11 +203,11 @@ class Loads(Landscape):
 
 
 class Ranked(Landscape):
-    """Landscape of dependent tasks: list scheduling by keys, all candidates together.
+    """Schedules of dependent tasks for a random search: list scheduling by keys.
 
-    Transfers are counted as in `heft`: links are idle, data move while the core or GPU still runs the previous task,
-    and initial items on a host are moved to each device once.  Cost: for P candidates of n tasks with at most d
-    predecessors O(P n d) in n steps.
+    All candidates are scheduled together.  Transfers are counted as in `heft`: links are idle, data move while the core
+    or GPU still runs the previous task, and initial items on a host are moved to each device once.  Cost: for P
+    candidates of n tasks with at most d predecessors O(P n d) in n steps.
     """
 
     uses_keys = True
@@ -331,9 +331,9 @@ class WideRanked(Ranked):
 def wide_search(
     problem: PlanProblem, planner: str, budget: SearchBudget, best: Callable[[Search], tuple[np.ndarray, np.ndarray]]
 ) -> Plan:
-    """Search from the schedules of list algorithms for parallel tasks.
+    """Search for a plan of parallel tasks, beginning with those of list algorithms.
 
-    best: function that returns the devices and keys of a search's best candidate.
+    best: function that returns devices and keys of a search's best candidate.
     """
     instance = parallel.wide(problem, planner)
     rules = {"heft": parallel.wide_heft, "mct": parallel.wide_mct}
@@ -401,9 +401,10 @@ class Search:
         return self.seed.schedule.makespan - float(arrival.min()) <= floor
 
     def finished(self, schedule: Schedule) -> Plan:
-        """Return the plan of a schedule, or of the seed if that ends first.
+        """Return the plan of a schedule, or of a schedule it began with if shorter.
 
-        The comparison is by timetable or, if that is not exact and there is an engine, by simulation on the estimates.
+        They are compared by their timetables; if these are not exact and there is an engine, by simulation on the
+        estimates.
         """
         instance = self.landscape.instance
         bound = self.seed.bound

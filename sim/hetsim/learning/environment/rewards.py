@@ -59,7 +59,7 @@ class Reward:
         """Record a task that has entered the system."""
 
     def admitted(self, task: Task) -> None:
-        """Record a task that the agent accepted (if rewards are given ahead)."""
+        """Record a task that the agent accepted, for rewards given at admission."""
 
     def started(self, task: Task, end: float, least: float) -> None:
         """Record a start and the expected end (if rewards are given ahead).

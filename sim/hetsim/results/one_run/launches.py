@@ -218,7 +218,10 @@ class PlaceColumns:
         return entry, device, rate[entry] * self.amount[begin[place[entry]] + within] / totals
 
     def names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Return a code for each place in `used` and one for no place (-1), and the names."""
+        """Return the names of the places (devices, cores) in `used`, and a code for each.
+
+        One more code stands for no place (-1).
+        """
         cluster = self._record.input.cluster
         texts = []
         for devices, cores in self._used(used):

@@ -70,7 +70,7 @@ class DrawnRequests(Generic[S]):
 
 
 class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
-    """Builder of the language-model service of one entry, used to build its stream."""
+    """Builder of a `workload:` entry's language-model service and of its requests."""
 
     @cached_property
     def modes(self) -> list[tuple[llm_schema.LanguageModel, Mode]]:

@@ -28,7 +28,7 @@ OWN = ("service", "batching")  # Path of an entry's own batching policy.
 
 
 class DrawnService(DrawnRequests[ServiceSpec]):
-    """Builder of the service of one entry, used to build its stream."""
+    """Builder of the service of one `workload:` entry, and its requests."""
 
     @cached_property
     def modes(self) -> list[tuple[Mode, ComputeStage]]:

@@ -381,14 +381,17 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def decodes_on(self) -> LanguageModel:
-        """The service with the keys of the device type that decodes."""
+        """The service as it is on the devices that decode, with their own keys, if apart."""
         return self._named(None if self.disaggregated is None else self.disaggregated.decode_on)
 
     def _named(self, device: str | None) -> LanguageModel:
         return next((kind for kind in self.kinds if kind.device == device), self)
 
     def starts(self, kind: LanguageModel) -> tuple[int, int]:
-        """Return a kind's initial numbers of replicas: decoding (or both), only prefill."""
+        """Return the initial number of replicas on a device type, of two kinds.
+
+        First those that decode (or do all), then those that only prefill (of a disaggregated service; else 0).
+        """
         if (apart := self.disaggregated) is not None:
             decode = apart.decode if kind.device == self.decodes_on.device else 0
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0

@@ -239,7 +239,10 @@ class FreeLevels:
 
 
 class Examined:
-    """A rule with its own queue, and the starts that it predicts (NaN: not judged)."""
+    """A scheduling rule replayed beside the log, and the starts that it predicts.
+
+    It has its own queue of waiting jobs.  A prediction of NaN is not judged.
+    """
 
     def __init__(self, rule: Rule, count: int, cycle: float, prefer: Prefer | None):
         self.rule, self.cycle, self.prefer = rule, cycle, prefer

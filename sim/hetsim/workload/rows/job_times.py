@@ -144,7 +144,7 @@ class JobTimes:
         return times
 
     def added(self, position: int) -> None:
-        """Set the row of the job of the last `settle`; negative: the job is skipped."""
+        """Set the row of the job that `settle` was last called for; negative: it has none."""
         if self._last is not None and position >= 0:
             self._last.position = position
             self._open.append(self._last)
