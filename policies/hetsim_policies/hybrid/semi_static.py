@@ -183,7 +183,10 @@ class SemiStatic(Scheduler):
         self._tasks[task.index] = task
 
     def _impossible(self, number: int, task: Task) -> bool:
-        """Return True if a device of the step is down, or admission forbids its mode."""
+        """Return True if a planned step cannot be started as planned.
+
+        That is, a device of it is down, or admission forbids its mode.  number: of the step in the plan.
+        """
         assert self.planned is not None
         if task.allowed is not None and self.planned.steps[number].mode not in task.allowed:
             return True

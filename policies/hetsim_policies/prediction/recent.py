@@ -14,7 +14,7 @@ MEMORIES = 7  # number of means: the longest is over 64 times the time of the sh
 
 
 class Mean(NamedTuple):
-    """Observed and expected load per second, as means over the same recent time."""
+    """Load per second over the same recent time: as observed, and as it was forecast."""
 
     value: float
     expected: float

@@ -234,8 +234,9 @@ def counts(part: np.ndarray, s: int) -> np.ndarray:
 
 
 class Shelves:
-    """The dynamic program of one guess, over tasks whose side is still open.
+    """The dynamic program for one guess of the makespan.
 
+    It decides about the tasks that the relaxation did not assign to CPUs or GPUs.
     State: (CPU shelf weight, GPU shelf weight, GPU area units) that the tasks considered so far may use; a long task
     weighs 2 and a medium task 1 (the constraint ½·medium + long ≤ m is used as medium + 2·long ≤ 2m).  Value: minimum
     CPU area, inf if there is no assignment.  A component of the state that cannot limit the assignment is omitted.

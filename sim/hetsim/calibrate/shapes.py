@@ -58,7 +58,7 @@ class Shaped:
 
     @property
     def about(self) -> dict[str, object]:
-        """Summary for a profile, without the times themselves."""
+        """What a profile says of these stage times: the curve that was chosen, and why."""
         return {
             "shape": self.chosen,
             "sizes": list(self.sizes),

@@ -78,7 +78,10 @@ class ShardOver(Exception):  # noqa: N818
 
 
 def make_part(study: Study, series: Iterable[Replicates], shard: Shard) -> ShardReport:
-    """Run the shard's part of the replications that are needed in any case."""
+    """Run this shard's part of the replications that are certain to be needed.
+
+    Further ones, which a stopping rule may ask for, follow when the shards are merged.
+    """
     single = (
         Replicates(one.case, 1, begin=one.begin + number, warmup=one.warmup)
         for one in series for number in range(one.whole, one.goal)

@@ -136,7 +136,10 @@ class Checked:
         self.pilots: dict[bytes, Pilot] = {}  # pilots of cases with `warmup: auto`, by the digest of their first run
 
     def add(self, label: str, scenario: str, run: str, seed: int, warmup: float) -> None:
-        """Add a row; scenario, run: digests; warmup: NaN if a pilot will find it."""
+        """Add a row of the sweep that was checked.
+
+        scenario, run: digests.  warmup: NaN if a pilot run has to find it.
+        """
         self.policy.append(self.names.setdefault(label, len(self.names)))
         self.scenarios += bytes.fromhex(scenario)
         self.runs += bytes.fromhex(run)

@@ -207,7 +207,10 @@ def _planned(
 
 
 def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> list[_Place]:
-    """Group equal devices: those of one node, or one device of each of equal nodes."""
+    """Return groups of equal devices on which stages can run.
+
+    A group has the devices of one node or, if several nodes are equal, one device of each.
+    """
     measured = cuts.layers[0].on or {}
     general = any(one.seconds for one in cuts.layers)
     types = [one for one in context.cluster.types.values() if one.kind != "cpu"]

@@ -365,7 +365,10 @@ class Facts:
         return int(min(room, len(devices) * per_device))
 
     def side_by_side(self, slots: list[list[int]]) -> bool:
-        """Return True if each node has room for all modes' servers (`slots`) at once."""
+        """Return True if on each node servers of all modes have cores and memory at once.
+
+        slots: number of servers by node and mode.
+        """
         return all(
             sum(count * mode.millicores for count, mode in zip(here, self.modes, strict=True)) <= node.cpus * 1000
             and (node.memory is None

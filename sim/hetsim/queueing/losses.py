@@ -89,7 +89,10 @@ def tries_again(facts: Facts, model: str) -> Match:
 
 
 def copies(facts: Facts, _: str) -> Match:
-    """Match the scenario to redundant copies: on all servers (M/M/1), or on d servers."""
+    """Match the scenario to models in which each task is sent in several copies.
+
+    The copies go to all servers (then it is M/M/1), or to d servers with queues of their own.
+    """
     first, *others = (entry.clients for entry in facts.model.workload)
     hedge: Any = first.hedge if first is not None and others.count(first) == len(others) else None
     key, apart = "workload.0.clients.hedge", hedge is not None and hedge.apart

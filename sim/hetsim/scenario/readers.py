@@ -227,7 +227,10 @@ class ReadScenario(Protocol):
 
 @cache
 def rows() -> dict[str, frozenset[str]]:
-    """Return the readers of each key in the table; `.**` stands for all keys below."""
+    """Return which readers (simulation, theory, planners, ...) support each key.
+
+    A key `.**` stands for all keys below.
+    """
     readers_by_key: dict[str, frozenset[str]] = {}
     section = ""
     for line in _TABLE.splitlines():

@@ -195,7 +195,10 @@ def variants(document: dict[str, Any], explained: Explained, pooled: bool, clust
 
 
 def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> float | None:
-    """Return the time at which a warm start begins; None if not needed or impossible."""
+    """Return the time from which a simulation of the log can start with running jobs.
+
+    None if that is not needed or impossible; a note in `found` says why.
+    """
     jobs = explained.jobs
     if explained.warm_end <= float(jobs.arrival[0]):
         return None

@@ -154,7 +154,10 @@ def look_back(
 
 
 def earlier_instants(first: float, now: float, horizon: float, count: int) -> list[float]:
-    """Return instants after `first` whose forecasts have ended at `now`; maybe none."""
+    """Return instants of the past whose forecasts can be judged now; maybe none.
+
+    From each of them a horizon has passed until `now`; none is earlier than a horizon after `first`.
+    """
     begin, end = first + horizon, now - horizon
     return np.linspace(begin, end, count).tolist() if end > begin and count else []
 

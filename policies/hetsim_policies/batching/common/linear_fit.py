@@ -61,7 +61,10 @@ class LinearFit:
         self._fit()
 
     def _renew(self) -> None:
-        """Begin a window: store the present slope; sum again, without rounding errors."""
+        """Begin a new window of observations: keep the slope of the last one.
+
+        The sums are computed anew, so rounding errors do not accumulate.
+        """
         if self.is_fitted:
             self._former = self.slope
         sizes = [size for size, _ in self._seen]

@@ -477,7 +477,7 @@ def _by_share(entries: list[Entry]) -> Iterator[Entry]:
 
 
 def _winner(cohort: Cohort, remaining: Mapping[Cohort, Entry]) -> Entry | None:
-    """Return the first entry below a cohort, by dominant share."""
+    """Return the entry that fair sharing admits first among the queues of a cohort."""
     if isinstance(cohort, Queue):
         return remaining.get(cohort)
     ranked = list[tuple[bool, tuple[int, float], float, float, int, Entry]]()

@@ -288,9 +288,9 @@ class Board:
         return job
 
     def startable(self, view: View) -> Iterator[PlannedJob]:
-        """Yield steps at the head of their device queues that fit; the caller starts each.
+        """Yield planned jobs that are next on all their devices and fit now.
 
-        A step without room is not tried again before something was released on its node.
+        The caller starts each.  A job without room is not tried again before something was released on its node.
         """
         freed, refused = self._freed(view), self._refused
         due, again = self.due, {}
@@ -325,9 +325,10 @@ class Board:
     def at(
         self, task: Task, lane: PlannedLane, view: View, seconds: Callable[[Task, Placement, View], float]
     ) -> PlannedJob | None:
-        """Return a step with the task's fastest mode that fits on this lane now, or None.
+        """Return a planned job for the task on this device (lane), in its fastest mode.
 
-        seconds: function that returns the time of a task at a placement.
+        Only modes that fit there now count; None if none does.  seconds: function that returns the time of a task at a
+        placement.
         """
         best: PlannedJob | None = None
         for position, mode in enumerate(task.modes):

@@ -45,11 +45,11 @@ class LanePool:
 
 @dataclass(frozen=True)
 class WideTasks:
-    """Parallel tasks and their options.
+    """Parallel tasks and their options: modes with devices, places and times.
 
-    Option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes (cores or GPUs) of type `kind[o]` for `seconds[o]`,
-    in equal parts in `parts[o]` of the pools `pools_of[o]`.  Options are grouped by task, those of task j from
-    `first[j]` on.
+    Option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes (cores or GPUs) of type `kind[o]` for `seconds[o]`.
+    The lanes are divided equally among `parts[o]` of the pools (nodes) `pools_of[o]`.  Options are grouped by task,
+    those of task j from `first[j]` on.
     """
 
     problem: PlanProblem
@@ -200,7 +200,7 @@ def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, m
 
 
 def _spreads(problem: PlanProblem, mode: Mode, width: int) -> bool:
-    """Return True if each node with devices of the type can host a mode's parts."""
+    """Return True if each node with devices of the type has room for its share."""
     for node in problem.cluster.nodes:
         lanes = node.cpus if mode.on_cpu else sum(one.type is mode.type for one in node.accelerators)
         share = min(lanes, width) / width

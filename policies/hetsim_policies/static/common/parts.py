@@ -120,7 +120,7 @@ def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
 
 
 def in_blocks(weights: Sequence[float], parts: int) -> list[int]:
-    """Cut consecutive groups into parts of similar weight, as a start of the search."""
+    """Divide consecutive groups into parts of similar weight; return the part of each."""
     total = sum(weights)
     passed, blocks = 0.0, []
     for weight in weights:

@@ -102,7 +102,10 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return f"the cluster has no accelerator {named}"
 
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
-        """Draw n requests' tokens (into `extra`); return modes, and times if served alone."""
+        """Draw the tokens of n requests; return the modes, with seconds if served alone.
+
+        The tokens become columns (`extra`).
+        """
         if demand.tokens is None:
             text = "the lengths of prompts and answers are missing; give tokens: {prompt: ..., output: ...}"
             raise self.context.fail(self.path, text)

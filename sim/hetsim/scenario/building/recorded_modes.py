@@ -228,7 +228,10 @@ NODE, ANY, IF_WIDER = range(3)  # a gang may use several nodes: no, yes, or only
 
 
 def _spans(entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarray:
-    """Return by row whether its gang may use several nodes: NODE, ANY or IF_WIDER."""
+    """Return for each row whether its gang may use several nodes.
+
+    NODE: no; ANY: yes; IF_WIDER: if one node has too few GPUs.
+    """
     if entry.span != "recorded":
         return np.full(len(kept), ANY if entry.span == "any" else NODE, dtype=np.int8)
     if (names := table.extra.get("recorded_node")) is None:
