@@ -298,9 +298,10 @@ class SharingTree:
             self.latency, self.pace = float(self.traffic.latency.max()), float(self.traffic.pace.max())
 
     def tree(self) -> list[ConstraintNode]:
-        """Return alternative groupings as constraints; their children have larger groups.
+        """Return the tree of constraints to try; each node groups tasks in another way.
 
-        If some tasks should run where their data are, that constraint is the parent of all groupings.
+        A node's children have larger groups.  If some tasks should run where their data are, that constraint is the
+        parent of all groupings.
         """
         alone = [(task,) for task in range(self.instance.size)]
         chains = [
@@ -369,7 +370,10 @@ class SharingTree:
         return place
 
     def _orders(self, groups: Sequence[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield refinements of groups: kernels or chains in a row, order of uploads."""
+        """Yield further constraints for given groups of tasks.
+
+        They fuse equal kernels, run chains one after the other, or order uploads.
+        """
         if fused := tuple(Fuse(row) for group in groups for row in self._equal_kernels(group)):
             yield ConstraintNode("fuse", fused)
         if rows := tuple(pair for group in groups for pair in self._one_chain_after_the_other(group)):

@@ -203,7 +203,11 @@ class Clb2c(PlainPlanner):
 
 
 def clb2c(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
-    """Schedule by CLB2C on the devices of two types; at ties, on the second type."""
+    """Schedule by CLB2C (centralized load balancing) on devices of two types.
+
+    Tasks are sorted by how much faster they are on one type; the first or the last one is taken next, whichever ends
+    earlier, on the second type at ties.
+    """
     schedule = Schedule.empty(len(times))
     free = [[(0.0, lane) for lane in range(count)] for count in counts]  # heaps
     order = by_speed_up(np.where(np.asarray(counts) > 0, times, np.inf)).tolist()

@@ -377,7 +377,10 @@ def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float
 
 
 def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, float]:
-    """Return the logarithm of the factor that fits decoding, and its standard error."""
+    """Return the logarithm of the factor by which all steps must be multiplied.
+
+    With it simulated times between tokens equal those of the log.  Also returns its standard error.
+    """
     from scipy.optimize import brentq
 
     def behind(factor: float) -> float:

@@ -146,7 +146,10 @@ class TrafficProfile:
 
 @dataclass(eq=False)
 class Exchange:
-    """Training step of a mode: compute time and traffic; `nominal`: seconds at rate 1."""
+    """A training step of a mode: compute time and traffic between its GPUs.
+
+    `nominal`: seconds of the step if nothing slows the GPUs or the network.
+    """
 
     cluster: Cluster
     compute: float

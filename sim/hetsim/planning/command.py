@@ -352,7 +352,7 @@ ROWS = 20
 
 
 class Plan(click.Command):
-    """A command for a scenario file; a subcommand may be given in its place."""
+    """The command `hetsim plan SCENARIO`, with the subcommands partition and training."""
 
     commands = {"partition": partition, "training": training}
 

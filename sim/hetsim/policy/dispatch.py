@@ -176,7 +176,7 @@ class Index:
         heappush(self._line[number].heaps[state], (key, number, self._version[number]))
 
     def _arm(self, line: LikeServices) -> None:
-        """Queue the idle services with a request; let an arrival queue each other one."""
+        """Queue the idle services that have a request; others are queued at an arrival."""
         idle, line.idle = line.idle, []
         for number in idle:
             if self._state[number] == IDLE:

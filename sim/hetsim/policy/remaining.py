@@ -39,9 +39,10 @@ class RemainingProblem:
 
 
 class Progress:
-    """The progress of the tasks of a problem in the run so far.
+    """What has been done of a planning problem in the run so far, and what remains.
 
-    Cost: O(1) a hook; `rest` is linear in the tasks that have not ended and the items that they read.
+    A policy calls it from its own hooks.  Cost: O(1) per call; `rest` is linear in the tasks that have not ended and
+    the items that they read.
     """
 
     def __init__(self, problem: PlanProblem) -> None:

@@ -44,7 +44,10 @@ _PACKAGE = "hetsim.results.one_run."
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A declared metric; "{bound:g}" in its name is for the bound of slowdowns (s)."""
+    """A declared metric.
+
+    In the name of a metric of bounded slowdowns, "{bound:g}" stands for the bound (s).
+    """
 
     name: str
     function: Callable[[Any], float] = field(repr=False)

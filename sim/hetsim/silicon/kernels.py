@@ -40,7 +40,10 @@ class Surface:
     values: np.ndarray
 
     def at(self, *coordinates: Coordinate) -> np.ndarray:
-        """Return seconds at coordinates; constant below the grid, extrapolated above."""
+        """Return a kernel's seconds for these sizes (a coordinate per axis of the grid).
+
+        Below the grid they are constant, above it extrapolated.
+        """
         places, shares = [], []
         for points, coordinate in zip(self.axes, coordinates, strict=True):
             value = np.log2(np.maximum(np.asarray(coordinate, dtype=float), 1e-9))
@@ -110,7 +113,7 @@ MOVED = ("sums", "norms")
 
 
 class NotMeasured(Exception):
-    """A kernel is missing in all shipped surfaces."""
+    """A kernel has no measured times in the grids that ship with hetsim."""
 
 
 @dataclass(frozen=True)

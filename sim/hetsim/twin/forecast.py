@@ -68,7 +68,10 @@ class TwinForecast:
     widening: Widening | None = None  # learned from earlier forecasts; None: intervals are those of the samples
 
     def quantiles(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Return quantiles of a job's start, widened if possible; inf: after the horizon."""
+        """Return quantiles of a job's start; inf: after the horizon.
+
+        They are widened by the errors of earlier forecasts, if there are enough of these.
+        """
         if self.widening is None:
             return self.drawn(job, shares)
         moved = self.widening.moved(self.ends(job), self.horizon, self.group(job)).tolist()

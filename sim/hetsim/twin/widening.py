@@ -75,9 +75,9 @@ def widening(pasts: Sequence[Past], now: float) -> Widening | None:
 
 
 def _moves(error: np.ndarray, snapshots: int) -> tuple[float, ...]:
-    """Return by how many seconds to move each quantile; the median is not moved.
+    """Return by how many seconds to move each quantile outwards (the median: 0).
 
-    With these moves the intended share of the earlier starts, and of one future start, is inside the intervals.
+    Afterwards the intervals contain the intended share of the earlier starts together with one further start.
     """
     moves, starts, more = [0.0] * len(SHARES), len(error), max(1.0, len(error) / (WORTH * snapshots))
     for low, high in ((0, -1), (1, -2)):

@@ -519,7 +519,10 @@ def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) 
 
 
 def _by_rank(listed: list[Candidate], borrow: bool, keys: set[Key]) -> Iterator[tuple[Workload, str]]:
-    """Yield candidates in order, if all queues and cohorts above them still borrow."""
+    """Yield candidates for preemption in order, as long as their queues still borrow.
+
+    That is, all cohorts between a candidate's queue and the common one borrow one of the quotas (`keys`), too.
+    """
     for rank, one, common, reason in listed:
         below = one.queue.path[: one.queue.path.index(common)]
         if not (borrow and rank == 1 and reason == "reclamation") and all(

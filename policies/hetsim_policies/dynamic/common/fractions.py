@@ -204,8 +204,9 @@ def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: n
 def min_worst_ratio(
     offers: ModeOffers, elapsed: np.ndarray, left: np.ndarray, alone: np.ndarray, levels: int = 1
 ) -> np.ndarray:
-    """Return fractions with the lowest maximum of (elapsed + left / progress) / alone.
+    """Return time fractions that minimize the worst finish-time ratio of all jobs.
 
+    The ratio is (elapsed + left / progress) / alone.
     For each job, `elapsed` is the time since arrival, `left` the remaining fraction, and `alone` the time on an equal
     share.  A ratio of at most r requires that each job progresses at least at the rate left / (r × alone - elapsed).
     To maximize the minimum of progress / this rate gives a lower ratio, unless r is the minimum.  Reference: Crouzeix,

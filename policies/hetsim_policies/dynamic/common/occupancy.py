@@ -26,7 +26,10 @@ class HeldRun(NamedTuple):
 
 
 def amounts_of(placement: Placement) -> dict[int, int]:
-    """Return by node the amount (see `timelines.amount_of`) that a launch occupies."""
+    """Return how much a launch occupies on each node, in units of its mode.
+
+    A unit is a GPU, a core, or a node's part of a gang (`timelines.amount_of`).
+    """
     mode = placement.mode
     if mode.node_count > 1:
         return dict.fromkeys((device.node for device in placement.devices), 1)

@@ -73,7 +73,7 @@ def paired(job: RoundJob) -> PairedJob:
 
 
 class SeatedJob(NamedTuple):
-    """A job to run in this round in the mode at this position."""
+    """A job that runs in this round; `position`: its mode, among those of its task."""
 
     job: PairedJob
     position: int
@@ -364,8 +364,9 @@ def takes_pairs(kind: DeviceType) -> bool:
 
 
 class Labels:
-    """Numbered labels of all jobs so far, and which labels may share devices.
+    """Numbers (labels) of the kinds of jobs so far, and which may share devices.
 
+    Jobs of one class in equal modes have the same label.
     threshold: two labels may share if the sum of both speeds, each relative to running alone, is greater.  A threshold
         of 1 excludes no useful pair: two jobs with a sum of at most 1 progress at least as fast if they use the devices
         in turn.

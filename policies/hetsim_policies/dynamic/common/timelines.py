@@ -65,9 +65,9 @@ class Fields:
         self.alone: dict[Mode, None] = {}  # Queried modes of which two launches never fit at once
 
     def need(self, mode: Mode) -> tuple[int, int] | None:
-        """Return the packed demand of a launch on this node, and a mask to test for room.
+        """Return what a launch needs on this node as one integer, and a mask for the test.
 
-        The launch fits if free ≥ demand and, unless mask is 0, (free - demand) & mask == mask.  Return None if it never
+        The launch fits if free ≥ need and, unless mask is 0, (free - need) & mask == mask.  Return None if it never
         fits, or if it needs fractions of accelerators.
         """
         if (need := self.needs.get(mode)) is None and mode not in self.needs:

@@ -83,7 +83,8 @@ class PlannedJob:
 class LaneForecast:
     """Expected times if device queues keep their order and estimates are right.
 
-    `start` and `finish` by row; `lane`: end of the last step by lane number, without lanes that have no steps.
+    `start`, `finish`: by row of the task.  `lane`: when each device with planned jobs has ended its last one, by
+    number.
     """
 
     start: dict[int, float] = field(default_factory=dict)
@@ -527,7 +528,7 @@ class Movable:
         self.changed: dict[int, PlannedLane] = dict(loaded)
 
     def towards(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
-        """Return lanes, each with the waiting steps that might end sooner on an idle one."""
+        """Return devices, each with the waiting jobs that might end sooner on an idle one."""
         for number, lane in self.changed.items():
             self.steps.pop(number, None)
             end = seen.lane.get(number, 0.0)

@@ -55,7 +55,7 @@ def by_type(instance: Instance) -> list[LaneSite]:
 
 
 def by_lane(instance: Instance) -> list[LaneSite]:
-    """Return one site per core or GPU, ordered by type."""
+    """Return a site (place to which tasks are assigned) per core or GPU, by type."""
     return [LaneSite(kind, (lane,)) for kind, count in enumerate(instance.counts) for lane in range(count)]
 
 

@@ -260,7 +260,10 @@ def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Ins
 
 
 def independent(problem: PlanProblem, planner: str) -> Instance:
-    """Return a problem's instance; raise ScenarioError if there is a task graph."""
+    """Return the problem as arrays for a planner that ignores task graphs.
+
+    Raise ScenarioError if there is a task graph.
+    """
     refuse_graph(problem, planner)
     return runnable(problem, planner)
 

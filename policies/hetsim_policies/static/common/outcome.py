@@ -176,7 +176,8 @@ def notes_of(
 ) -> dict[str, object]:
     """Return the notes of a plan.
 
-    exact: True if its timetable is exact.  guaranteed: the ratio that is proven here, or None.
+    covers: which parts of the model the bound includes (`coverage`).  exact: True if its timetable is exact.
+    guaranteed: the proven ratio of makespan to optimum, or None.
     """
     notes: dict[str, object] = {"covers": covers, "timetable": "exact" if exact else "idle links"}
     if bound is not None and exact and all(word in SILENT for word in covers.values()):

@@ -165,7 +165,7 @@ class Landscape(ABC):
 
 
 class Loads(Landscape):
-    """Landscape of independent tasks: a device ends after the sum of its tasks' times."""
+    """Schedules of independent tasks: a device ends after the sum of its tasks' times."""
 
     uses_keys = False
 

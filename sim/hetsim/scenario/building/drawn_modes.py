@@ -1,4 +1,4 @@
-"""Modes of tasks drawn from a class, and training steps on several GPUs."""
+"""Modes of tasks whose times are drawn (classes) or computed (training steps)."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -324,7 +324,10 @@ class DrawnModes:
 
 
 def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:
-    """Return the times on `cores` cores, or on `gpus` GPUs (or a share of one)."""
+    """Return computing times on `cores` cores, or on `gpus` GPUs (or a share of one).
+
+    seconds: function from a device's peak rates to the times.
+    """
     if device.kind == "cpu":
         wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
         return seconds(wide, 1.0)

@@ -40,7 +40,7 @@ S = TypeVar("S")
 
 
 class DrawnRequests(Generic[S]):
-    """Base of builders of an entry's service, which they add to the entry's stream."""
+    """Base class for building the service of a `workload:` entry and its requests."""
 
     def __init__(self, service: S, name: str, path: Path_, context: Context):
         self.service = service

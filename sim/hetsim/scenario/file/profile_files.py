@@ -32,7 +32,10 @@ class Profiled(Mirror):
 
 
 def included(value: Any, section: str, model: type[BaseModel], info: ValidationInfo) -> Any:
-    """Return the mapping with the keys of its `profile`; KeyProblem if it is invalid."""
+    """Return the mapping, completed by the keys of the file that its `profile` names.
+
+    KeyProblem if the file is invalid.
+    """
     if not isinstance(value, dict) or value.get("profile") is None:
         return value
     named = value["profile"]

@@ -384,7 +384,7 @@ class ClusterSpec(Model):
 
 
 def listed(trace: Any, base: str) -> list[dict[str, Any]]:
-    """Return the nodes in the file of the key `trace`, as for the key `nodes`."""
+    """Return the nodes in the file of the key `trace`, in the form of the key `nodes`."""
     from hetsim import registry
     from hetsim.scenario.schema.policy import parameter_model
 

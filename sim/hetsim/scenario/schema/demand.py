@@ -279,7 +279,10 @@ def _check_share(work: Work | None, gpus: float | None, scaling: Any = None) -> 
 
 
 class Demand(Held):
-    """Keys of a workload entry and of its classes; keys of a class have precedence."""
+    """What a task needs: keys of a workload entry, or of one of its classes.
+
+    Keys of a class have precedence over those of its entry.
+    """
 
     FIRST: ClassVar = ("class", "gpu_time", "gpu_time.*", "cpu_time", "modes", "scaling")
     USED: ClassVar = {"span": "node", "priority": 0.0, "estimates": "exact"}

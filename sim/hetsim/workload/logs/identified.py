@@ -162,11 +162,11 @@ def candidates(half: Explained) -> Iterator[Rule]:
 
 
 def cycle_of(jobs: Jobs, half: Explained) -> float:
-    """Return the cycle: seconds between decisions (at least 1), from waits of jobs.
+    """Return the seconds between a site's decisions (at least 1), inferred from waits.
 
     Only jobs that fit and arrive while no other job waits are used.  Such a job waits only for the next decision, so
     that its wait is uniform between 0 and the cycle.  The 90 % quantile of the waits divided by 0.9 estimates the
-    cycle; waits above 1.2 times this estimate have other causes.  The longest of the other waits is returned.
+    cycle; waits above 1.2 times this estimate have other causes.  The longest wait below this limit is returned.
     """
     before = np.searchsorted(np.sort(jobs.start), jobs.arrival, side="right")
     alone = np.searchsorted(jobs.arrival, jobs.arrival, side="left") <= before

@@ -45,7 +45,10 @@ class HeldOverTime:
         return self._level_above(MOMENT)
 
     def common(self) -> float:
-        """Return the level that is exceeded for at most `COMMON_SHARE` of the time in use."""
+        """Return the number of devices in use that is exceeded only rarely.
+
+        Rarely: for at most `COMMON_SHARE` of the time in which any is in use.
+        """
         return self._level_above(max(COMMON_SHARE * float(self.length[self.level > 0].sum()), MOMENT))
 
     def _level_above(self, seconds: float) -> float:
