@@ -265,7 +265,7 @@ class Shelves:
         return max(1, len(self.free)) * (max(self.cpu_weight, 0) + 1) * (max(self.gpu_weight, 0) + 1)
 
     def units(self, coarseness: float) -> int:
-        """Number of units into which the free GPU area is divided."""
+        """Number of units into which the free GPU time (GPUs × guess) is divided."""
         return max(1, math.ceil(3 * len(self.free) * self.gpu_area / (self.guess * coarseness)))
 
     def assignment(self, units: int) -> np.ndarray | None:

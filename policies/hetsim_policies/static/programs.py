@@ -295,7 +295,10 @@ class Hlp(PlannedScheduler):
 def hlp(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
-    """Return the schedule, and a lower bound on the makespan from the first arrival."""
+    """Plan a task graph by a linear program (HLP), then list scheduling.
+
+    Returns the schedule, and a lower bound on the makespan from the first arrival.
+    """
     share, bound = graph_linear_program(times, counts, predecessors, ready)
     rows = np.arange(len(times))
     kind = share.argmax(axis=1) if len(times) else np.empty(0, dtype=np.int64)

@@ -253,7 +253,10 @@ def fit(log: Spans) -> Reading | None:
 
 
 def _shapes(log: Spans) -> list[np.ndarray]:
-    """Return candidates: sets of prompt sizes at which the reading times may bend."""
+    """Return candidates for the bends of a piecewise linear time to read prompts.
+
+    Each candidate is a set of prompt sizes.
+    """
     first, last = int(log.read.min()), int(log.read.max())
     if first == last:
         first = max(0, last - 1)

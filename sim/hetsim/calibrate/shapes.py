@@ -58,7 +58,7 @@ class Shaped:
 
     @property
     def about(self) -> dict[str, object]:
-        """What a profile says of these stage times: the curve that was chosen, and why."""
+        """Entries of a profile on these stage times: the chosen curve, and its errors."""
         return {
             "shape": self.chosen,
             "sizes": list(self.sizes),

@@ -71,7 +71,10 @@ class Store:
         return None
 
     def kept(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """Yield a run's stored outcomes, each with False if it must be moved to a segment."""
+        """Yield a run's stored outcomes, each with False if it has a file of its own.
+
+        Such an outcome must still be moved to a segment, a file of many outcomes.
+        """
         for pending in self._pending.values():
             if run in pending:
                 yield pending[run], True

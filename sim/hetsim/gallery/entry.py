@@ -59,7 +59,10 @@ class Entry:
         return ScenarioError(self.document.problem(key, message))
 
     def scenario_of(self, given: str | None, key: Key) -> Path | str:
-        """Return a scenario by its file, relative to the expected file, or by name."""
+        """Return a scenario by its file, relative to the entry's folder, or by name.
+
+        given: as the entry names it; None: the file with the folder's name, next to it.
+        """
         if given is None:
             scenario = self.folder.parent / f"{self.folder.name}.yaml"
             if scenario.exists():

@@ -36,7 +36,7 @@ class Ran:
 
 @dataclass
 class Outcome:
-    """The results of a gallery entry's runs, beside the published figures."""
+    """The results of a gallery entry's runs, next to the published figures."""
 
     entry: Entry
     recorded: pd.DataFrame

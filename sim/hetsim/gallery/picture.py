@@ -16,7 +16,7 @@ MAX_GROUPS = 40
 
 
 def bars(comparison: pd.DataFrame, table: FiguresTable) -> Picture | None:
-    """Draw the values of a gallery table as bars: the paper's beside those of hetsim.
+    """Draw the values of a gallery table as bars: the paper's next to those of hetsim.
 
     Where only ranks are compared, only hetsim's are drawn.  None if nothing was run.
     """

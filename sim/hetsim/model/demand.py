@@ -107,7 +107,7 @@ def enclosures(devices: Sequence[Device]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ComputeTime:
-    """Compute seconds of a launch in addition to the sum of its tasks' own times."""
+    """Constant compute time of a launch, which its tasks' own times are added to."""
 
     fixed: Seconds = 0.0
     """Time per batch."""

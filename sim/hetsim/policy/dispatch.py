@@ -54,7 +54,7 @@ class Index:
     """
 
     def __init__(self, order: Callable[[Task], Any] | None, counters: Sequence[Counter]):
-        """`order`: sort key of requests; None: order of arrival."""
+        """counters: one per service, with its queue.  order: sort key; None: by arrival."""
         self.order = order
         self.counters = counters
         self.bell: dict[Any, bool] = counters[0].queue.bell

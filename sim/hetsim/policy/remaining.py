@@ -39,7 +39,7 @@ class RemainingProblem:
 
 
 class Progress:
-    """What has been done of a planning problem in the run so far, and what remains.
+    """The part of a planning problem that is done in the run so far, and the rest.
 
     A policy calls it from its own hooks.  Cost: O(1) per call; `rest` is linear in the tasks that have not ended and
     the items that they read.

@@ -63,7 +63,7 @@ class LinearFit:
     def _renew(self) -> None:
         """Begin a new window of observations: keep the slope of the last one.
 
-        The sums are computed anew, so rounding errors do not accumulate.
+        The sums are computed again, so rounding errors do not accumulate.
         """
         if self.is_fitted:
             self._former = self.slope

@@ -310,7 +310,7 @@ class Admission:
     def simulate(self, workload: Workload, key: Key, amount: int) -> Fitness:
         """Return how well a workload would fit after preemption for one resource.
 
-        The result: whether others must be preempted, or nobody can be, and from how far up the tree quota is borrowed.
+        The result: whether workloads must be preempted, or none can be, and how far up the tree quota is borrowed.
         """
         queue, targets = workload.queue, self.targets(workload, {key: amount}, {key})
         self._found[key, amount] = targets
@@ -348,9 +348,10 @@ class Admission:
     def _of_others(
         self, workload: Workload, usage: Mapping[Key, int], keys: set[Key], all_levels: bool
     ) -> Iterator[Candidate]:
-        """Yield candidates of other queues that borrow, from the nearest cohort upwards.
+        """Yield candidates for preemption in other queues that use borrowed quota.
 
-        all_levels: if False, cohorts in which the queue itself would have to borrow are left out.
+        Those of the nearest cohort come first.  all_levels: if False, cohorts in which the queue itself would have to
+        borrow are left out.
         """
         queue, rules, rest = workload.queue, workload.queue.rules, dict(usage)
         advantage = False
@@ -447,9 +448,10 @@ def reserved_for(entry: Entry) -> dict[Key, int]:
 
 
 def _outcome(entry: Entry, preempted: Mapping[Workload, str], deferred: bool) -> Outcome:
-    """Return the outcome of an entry, given what earlier entries of the cycle preempt.
+    """Return what happens to a queue's first workload in this cycle of admission.
 
-    deferred: the workload waits until earlier preemptions have ended.
+    preempted: what earlier entries of the cycle preempt.  deferred: the workload waits until earlier preemptions have
+    ended.
     """
     if entry.mode == NO_FIT or (entry.targets and entry.workload.gated):
         return "no fit"

@@ -393,7 +393,10 @@ class Search:
 
     @property
     def hopeless(self) -> bool:
-        """Return True if the seed meets the lower bound, so that no schedule is better."""
+        """Return True if no schedule can be shorter than the one the search begins with.
+
+        That is, its makespan equals the lower bound.
+        """
         arrival = self.landscape.instance.problem.tasks.arrival
         if not len(arrival):
             return True

@@ -98,7 +98,7 @@ class LaneStages:
     def durations(self, task: int, kind: int) -> tuple[float, float]:
         """Return the fixed seconds of a task's upload and download on a type.
 
-        What depends on bytes is not included.
+        Times that depend on bytes are not included.
         """
         tasks = self.instance.problem.tasks
         key = int(tasks.shape[task]), int(self.instance.mode[task, kind])

@@ -242,7 +242,10 @@ class Slowdown(_InSystem):
 
 
 class Goodput(Reward):
-    """One for each task that completes in time; ahead: as soon as that is expected."""
+    """Reward of 1 for each task that completes in time.
+
+    ahead: it is given as soon as the task is expected to complete in time.
+    """
 
     name: ClassVar[str] = "goodput"
     metric: ClassVar[str] = "goodput_fraction"

@@ -162,7 +162,10 @@ class DrawnModes:
         return mode, times * stretch_of(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
-        """Return the job's slowest step among the kinds of nodes; None: no communication."""
+        """Return the computing and sending of one step of the job.
+
+        If nodes differ, it is the slowest of their steps.  None: the job does not communicate.
+        """
         if (communication := self.demand.communication) is None:
             return None
         cluster, nodes = self.context.cluster, self.demand.used("nodes")

@@ -232,7 +232,10 @@ def serving_of(entry: WorkloadEntry, name: str, path: Path_, context: Context) -
 
 
 def service_of(stream: TaskStream, spec: ServiceSpec, rows: np.ndarray, tasks: Tasks) -> Service:
-    """Return the service of a stream; `rows`: the rows of its requests, by arrival."""
+    """Return the service whose requests are the tasks of a `workload:` entry.
+
+    rows: the rows of these tasks, by arrival.
+    """
     shape = tasks.shapes[tasks.shape[rows[0]]]
     times = tasks.estimate[rows][:, : len(shape.modes)]
     alike = bool((times == times[0]).all() and (tasks.time[rows][:, : len(shape.modes)] == times[0]).all())

@@ -279,7 +279,7 @@ def _check_share(work: Work | None, gpus: float | None, scaling: Any = None) -> 
 
 
 class Demand(Held):
-    """What a task needs: keys of a workload entry, or of one of its classes.
+    """Needs of a task: keys of a workload entry, or of one of its classes.
 
     Keys of a class have precedence over those of its entry.
     """

@@ -239,7 +239,7 @@ class FreeLevels:
 
 
 class Examined:
-    """A scheduling rule replayed beside the log, and the starts that it predicts.
+    """A scheduling rule replayed along the log, and the starts that it predicts.
 
     It has its own queue of waiting jobs.  A prediction of NaN is not judged.
     """

@@ -73,7 +73,7 @@ Times = tuple[float, float | None, float | None]  # arrival, start, run time
 
 @dataclass
 class _Open:
-    """A job for which several times are possible."""
+    """A job of a log whose columns of times allow several starts and ends."""
 
     what: str
     options: list[Times]
