@@ -46,7 +46,7 @@ class Recent:
 
     @property
     def mean(self) -> Mean:
-        """Mean over the shortest time with enough arrivals, at least one interval."""
+        """Mean over the shortest of the recent times that has `ENOUGH` arrivals."""
         sums = next((sums for sums in self._sums if sums[3].total >= ENOUGH), self._sums[-1])
         weight, value, expected, arrivals = (one.total for one in sums)
         # Weights that fade over m seconds have the variance of a plain mean over 2 m.

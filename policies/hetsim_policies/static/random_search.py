@@ -235,7 +235,8 @@ def mutate(
 class Moves:
     """Possible changes of one schedule; each field has one value per change.
 
-    `task` gets `lane` and `key`; `other` (-1: no other task) gets `back`, the former lane of `task`.
+    `task` moves to device `lane` with priority `key`.  In an exchange `other` moves to `back`, where `task` was; other
+    is -1 if nothing is exchanged.
     """
 
     task: np.ndarray

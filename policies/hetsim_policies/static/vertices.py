@@ -192,7 +192,7 @@ class MoldableDual(PlannedScheduler):
 
 
 def guaranteed(instance: WideTasks) -> float | None:
-    """Return the proven ratio for the instance; None if no ratio is proven."""
+    """Return the proven ratio of makespan to optimum for these tasks; None: none is."""
     together = float(np.ptp(instance.problem.tasks.arrival)) == 0 and not instance.problem.in_mid_run
     fits = all(instance.gathered) or int(instance.width.max()) == 1
     able = np.isfinite(instance.min_areas()).any(axis=0).sum()

@@ -52,7 +52,7 @@ RUN_TO_RUN = 0.02  # relative standard deviation of a server's speed between run
 class Server:
     """A server with the requests of a log; only the first `fitted` are used to fit.
 
-    `demand`: the keys arrivals, count and tokens of the entry, if they differ from the log.
+    `demand`: keys arrivals, count and tokens of its `workload:` entry, if they differ from the log.
     """
 
     def __init__(self, path: Path, log: Log, demand: dict[str, Any] | None = None):
@@ -400,7 +400,10 @@ def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, flo
 
 
 def observed(server: Server) -> tuple[Interval, Interval]:
-    """Return the interval of an engine's step times before and after a log (Bayes)."""
+    """Return the interval of an engine's step times, and the same narrowed by a log.
+
+    The second one is the posterior (Bayes).
+    """
     service, within = server.service, server.drift
     if service.interval is not None:
         prior = Interval(*service.interval)

@@ -59,10 +59,12 @@ def _number(read: Document, key: str) -> float:
 
 
 class SummaryServer(Server):
-    """A server with the JSON file of a load generator; no requests are held back.
+    """A server with the JSON file of a load generator instead of a log of requests.
 
     The entry of the scenario may state the process of the arrivals, whose rate the file replaces, and the distribution
     of `tokens`, which is scaled to the file's mean.  Otherwise arrivals are Poisson, and all requests are equal.
+    Nothing is held back from the fit to judge it.
+
     Raises:
         ScenarioError: the file is of no known load generator, or a value is missing or invalid.
     """

@@ -133,7 +133,7 @@ def progress(quiet: bool, cases: bool = False) -> "Iterator[TerminalBar | CaseLi
 
 @contextmanager
 def shard_reports(to_json: bool) -> Iterator[None]:
-    """End the command of a shard with a report on its runs."""
+    """Context: if only a part of the runs was made (`--shard`), print a report; end."""
     from hetsim.experiment.shard import ShardOver
 
     try:

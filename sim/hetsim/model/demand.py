@@ -58,7 +58,7 @@ class SpanSpeeds:
     """
 
     island: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate of a gang within one NVLink island."""
+    """Rate of a gang within one NVLink island, relative to the mode's time."""
     switch: Part = field(default=1.0, metadata=OPTIONAL)
     """Rate within one PCIe switch. Default: the rate of `island`."""
     node: Part = field(default=1.0, metadata=OPTIONAL)

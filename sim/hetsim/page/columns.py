@@ -62,7 +62,10 @@ class _Columns:
         self.index: list[list[Any]] = []
 
     def add(self, name: str, values: Any, *, differences: bool = False) -> None:
-        """Add whole numbers or their differences; the lowest bit has the sign, if any."""
+        """Add a column of whole numbers, or of their differences.
+
+        If any is negative, n is stored as 2n, and a negative n as -2n - 1 (zigzag).
+        """
         numbers = np.asarray(values, dtype=np.int64)
         if differences:
             numbers = np.diff(numbers, prepend=0)

@@ -285,7 +285,7 @@ class ListScheduler(Scheduler):
                 return task
 
     def _behind_kept(self, view: View) -> Iterator[Decision]:
-        """Start tasks that are expected to end before the heads start ("keep_backfill")."""
+        """Start tasks that end, as expected, before the reserved starts ("keep_backfill")."""
         waiting = sorted((task for line in self.queues() for task in line), key=lambda task: (task.arrival, task.index))
         for task in waiting:
             nodes = claims_of(task)

@@ -379,7 +379,7 @@ class WatchedScheduler(Relay):
 
 
 class WatchedPlanner(WatchedScheduler):
-    """A `WatchedScheduler` for a policy that plans before the run."""
+    """Proxy that checks a policy which also plans before the run (`WatchedScheduler`)."""
 
     def prepare(self, problem: PlanProblem) -> None:
         self.inner.prepare(problem)

@@ -314,7 +314,10 @@ def _site_rules(
     policy: str | None, rules: str | None, jobs: list[SnapshotJob], now: float, log: JobHistory,
     earlier: Weights | None = None,
 ) -> Rules:  # fmt: skip
-    """Learn the site's rules; drop a backfill cycle that the default policy ignores."""
+    """Learn the site's rules from its jobs.
+
+    A learned cycle of backfilling is left out if the default policy has no such parameter.
+    """
     from hetsim.twin.rules import Rules, learned
 
     site = Rules() if rules == "none" else learned(jobs, now, log, earlier)

@@ -173,7 +173,7 @@ class Timeline:
                 shares.append((WHOLE if fullest is None else fullest) - mode.share)
 
     def max_amount(self, mode: Mode, start: float, end: float) -> int:
-        """Number of units (see `amount_of`) that fit here during the whole interval."""
+        """Units of a mode that fit on this node during a whole interval (`amount_of`)."""
         amounts, times = self.amounts(mode), self.times
         position = max(0, bisect_right(times, start) - 1)
         count = amounts[position]

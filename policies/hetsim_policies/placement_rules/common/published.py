@@ -107,7 +107,10 @@ class ScoredRule:
         return self.exact(task, view) if self._published is None else self._published(task, view)
 
     def exact(self, task: Task, view: View) -> Placement | None:
-        """Place a task by exact values, ties by remaining room; None if nothing fits."""
+        """Place a task by scores that are not rounded to integers as the published ones.
+
+        Ties: by remaining room.  None if nothing fits.
+        """
         raise NotImplementedError
 
 

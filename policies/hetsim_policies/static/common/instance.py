@@ -402,7 +402,7 @@ def memory_binds(instance: Instance) -> bool:
 
 
 def cores_bind(instance: Instance) -> bool:
-    """Return True if a task may have to wait for host cores of accelerator tasks."""
+    """Return True if tasks on accelerators need CPU cores, for which others may wait."""
     tasks = instance.problem.tasks
     return any(mode.cpus for mode in tasks.modes if mode.gpus and mode.type in instance.types)
 

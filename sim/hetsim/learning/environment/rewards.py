@@ -62,7 +62,7 @@ class Reward:
         """Record a task that the agent accepted, for rewards given at admission."""
 
     def started(self, task: Task, end: float, least: float) -> None:
-        """Record a start and the expected end (if rewards are given ahead).
+        """Record a start and its expected end, for rewards given before the task ends.
 
         least: minimum time of the task, which no decision could avoid; 0 if the task could have been rejected.
         """

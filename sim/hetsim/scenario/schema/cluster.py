@@ -221,7 +221,7 @@ class NodeNetworkSpec(Profiled):
     upload: BytesPerSecond | None = None
     """Another name of out."""
     download: BytesPerSecond | None = None
-    """Another name of in."""
+    """Another name of the key `in`."""
 
     def _check_keys(self) -> None:
         for first, second, words in (

@@ -104,7 +104,10 @@ def _limit(
 
 
 def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bool:
-    """Return True if `prompt` of `roomy` starts right after an end are beyond chance."""
+    """Return True if too many starts follow right after an end for it to be chance.
+
+    prompt: number of such starts; roomy: of all starts for which there was room.
+    """
     from scipy.stats import binom
 
     gaps = np.minimum(np.diff(np.append(ends, max(last, ends[-1]))), PROMPT)

@@ -54,7 +54,10 @@ def _number(text: str, what: str, file: str, line: int, column: int | None) -> f
 
 
 def _column(raw: str, place: int) -> int | None:
-    """Return the column (from 1) at which a cell begins; None if a quote is open."""
+    """Return the column (from 1) of a line at which the cell number `place` begins.
+
+    None if a quoted cell goes on in the next line.
+    """
     if raw.count('"') % 2:
         return None
     commas, quoted = 0, False
