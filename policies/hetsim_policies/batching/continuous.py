@@ -138,10 +138,11 @@ class Continuous(IterationPolicy):
         return need - replica.blocks * block
 
     def _to_hold(self, request: Generation, block: int) -> tuple[int, int]:
-        """Return two numbers of tokens, counted after the request's next decoding step.
+        """Return how many tokens a request will still store, and how many it stores then.
 
-        They are the tokens still to be stored until the end of the answer (its last token is never stored), and the
-        tokens stored by then, plus block - 1, since n tokens may occupy blocks of n + block - 1 tokens.
+        Both are counted after the request's next decoding step: the tokens still to be stored until the end of the
+        answer (its last token is never stored), and the tokens stored by then, plus block - 1, since n tokens may
+        occupy blocks of n + block - 1 tokens.
         """
         produced = request.produced + (request.to_prefill > 0)
         more = request.longest - produced - 1

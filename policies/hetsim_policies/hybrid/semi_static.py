@@ -351,7 +351,10 @@ class PlanInProgress:
         self.start = self._starts(tasks)
 
     def _starts(self, tasks: Tasks) -> list[float]:
-        """Return the planned tasks' starts by estimates; store each lane's host demands."""
+        """Return when each planned task would start by the estimates.
+
+        On the way, record how many cores and how much memory the steps of each device need at most.
+        """
         free: dict[str, float] = {}
         starts = []
         for number, step in enumerate(self.steps):

@@ -89,7 +89,11 @@ def roundings(instance: Instance) -> tuple[list[Schedule], float]:
 
 
 def rounded(share: np.ndarray, matched: bool) -> np.ndarray:
-    """Return each task's site: that of its largest share or (`matched`) a matched one."""
+    """Return the type (site) of each task from the fractions of a relaxed assignment.
+
+    It is that of the largest fraction.  matched: tasks that the relaxation divides get different sites if possible
+    (matching).
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 

@@ -200,9 +200,10 @@ def guaranteed(instance: WideTasks) -> float | None:
 
 
 def min_guess(instance: WideTasks) -> tuple[float, Split]:
-    """Return the minimum makespan with a feasible program, and a vertex of it.
+    """Return the minimum makespan for which the linear program of `split` is feasible.
 
-    Between two option lengths the program is the same, so only option lengths are tried, by bisection.
+    Also returns a vertex of the program.  Between two lengths of options the program is the same, so only these lengths
+    are tried, by bisection.
     """
     counts = instance.counts
 

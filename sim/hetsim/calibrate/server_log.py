@@ -165,10 +165,11 @@ class Server:
         return np.array([math.log(one / other) if one > 0 and other > 0 else 0.0 for one, other in sums])
 
     def standard_error(self, times: StepTimes, front_end: float) -> float:
-        """Return the standard error of `behind`, from its spread between `PARTS` parts.
+        """Return the standard error of `behind` (how far simulated steps are off).
 
-        It is multiplied by t / z (Student's and normal quantile), since parts are few, and larger if neighboring parts
-        are correlated.  Infinite if fewer than `PARTS` answers have several tokens.
+        It follows from the spread between `PARTS` parts of the log.  It is multiplied by t / z (Student's and normal
+        quantile), since parts are few, and larger if neighboring parts are correlated.  Infinite if fewer than `PARTS`
+        answers have several tokens.
         """
         from scipy.special import ndtri, stdtrit
 

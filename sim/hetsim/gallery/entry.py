@@ -198,7 +198,10 @@ class Entry:
     def cases_of(
         self, number: int, table: FiguresTable, chosen: Mapping[str, list[str]] | None = None
     ) -> Iterator[TableCase]:
-        """Yield a table's cases: combinations of axis values with figures, or extra ones."""
+        """Yield the runs that a table of this entry compares.
+
+        They are the combinations of axis values for which the paper has figures, and those with additional values.
+        """
         ways = self.ways(number, table)
         chosen = chosen or {}
         kept = [[value for value in values if value in chosen.get(axis, values)] for axis, values in ways.items()]

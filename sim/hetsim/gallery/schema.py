@@ -150,7 +150,7 @@ class Input(Model):
 
 
 class Expected(Model):
-    """An entry of the gallery."""
+    """A gallery entry as its file describes it: published figures, and comparisons."""
 
     title: Text  # what was published, in a few words
     paper: Text  # authors, title, venue and year

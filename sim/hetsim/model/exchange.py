@@ -25,7 +25,7 @@ def link_names(cluster: Cluster) -> list[str]:
 
 
 def link_rates(cluster: Cluster) -> list[float]:
-    """Return the rates of `link_names`; of a node's link: in its slower direction."""
+    """Return the rates of `link_names` (of a link of a node: in its slower direction)."""
     own = [min(node.spec.network.upload, node.spec.network.download) for node in cluster.nodes]
     return own + list(cluster.fabric.uplinks.values())
 

@@ -120,7 +120,10 @@ class PreemptiveList(ListScheduler):
             yield wait
 
     def _known(self, view: View) -> tuple[int, int]:
-        """Return a state of the engine; preemption that failed in it is not tried again."""
+        """Return a number pair that changes when preemption may succeed again.
+
+        If it failed, it is not tried again while the pair is the same.
+        """
         changes = view.changes
         return changes.releases, changes.launches - self._own_starts
 

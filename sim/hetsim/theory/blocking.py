@@ -51,7 +51,10 @@ def multiserver_jobs(servers: int, classes: Sequence[tuple[float, float, int]]) 
     shares = rates / rates.sum()
 
     def started(running: tuple[int, ...], head: int) -> dict[tuple[tuple[int, ...], int], float]:
-        """Start gangs, first of class `head`, until one does not fit; return P(end state)."""
+        """Start gangs in order until one does not fit; return the chances of the results.
+
+        The first gang is of class `head`, each next class is random.  A result is: running gangs by class, next class.
+        """
         ends: dict[tuple[tuple[int, ...], int], float] = {}
         open_states = {(running, head): 1.0}
         while open_states:

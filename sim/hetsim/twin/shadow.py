@@ -131,7 +131,10 @@ class ShadowLog:
                 "all": _errors(done) if done else None, "shadow_error_by_limit": self.error_by_limit()}  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Return the errors of forecasts as a table, and the part due to unmodeled limits."""
+        """Return the errors of past forecasts as a table of text.
+
+        The last line says which part of them is due to limits of the site that the twin does not model.
+        """
         if self.folder is None:
             return []
         done = self.judged

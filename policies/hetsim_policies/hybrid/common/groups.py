@@ -310,10 +310,10 @@ def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.nd
 
 
 def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
-    """Split classes over two types by dual approximation, each class as PARTS tasks.
+    """Divide classes of work among two types by dual approximation.
 
-    Each type counts as one machine.  If all work can end before `unhurried`, the second type gets parts by speedup,
-    while this shortens their time (`two_sides.fill`).
+    Each class counts as PARTS tasks, each type as one machine.  If all work can end before `unhurried`, the second type
+    gets only parts that take less time there (`two_sides.fill`).
     """
     from hetsim_policies.static.dual_approximation import solve
     from hetsim_policies.static.two_sides import by_speed_up, fill

@@ -514,11 +514,11 @@ class Board:
 
 
 class Movable:
-    """Waiting steps that could end sooner on an idle core or GPU of a type.
+    """Planned jobs that wait and could end sooner on an idle core or GPU of a type.
 
-    The set is only used if steps take constant times: then the end of a step on the idle lane grows as time passes,
-    while its end on its own lane is constant until that lane changes.  So a step that would not end sooner is removed
-    from the set, and is tested again only after its own lane has changed.
+    The set is only used if jobs take constant times.  Then a job's end on the idle device gets later as time passes,
+    while its end on its own device is constant until that device's queue changes.  So a job that would not end sooner
+    is removed from the set, and is tested again only after such a change.
     """
 
     def __init__(self, kind: DeviceType, loaded: dict[int, PlannedLane]):

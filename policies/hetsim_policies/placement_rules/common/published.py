@@ -39,7 +39,7 @@ Scores = Literal["exact", "published"]
 
 
 class Scored:
-    """Chooses the node with the highest integer score, at ties the lowest random name."""
+    """Chooses the node with the highest integer score, at ties in a random order."""
 
     _rank = np.zeros(0, np.int64)  # place of each node in the order of drawn names
 

@@ -43,8 +43,9 @@ def area_bound(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
 
 
 def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float = 1e-7) -> float:
-    """Minimum T for which `relaxation` has a solution, rounded down.
+    """Minimum makespan T for which `relaxation` has a solution, rounded down.
 
+    p, q: times on one of m CPUs and on one of k GPUs.
     Proof: in a schedule of length T no task runs on a side (CPU or GPU) where it takes longer than T.  So the areas of
     the schedule satisfy the program of T, which excludes these pairs of task and side.  If the program of T has no
     solution, there is no schedule of length T, nor of a smaller length, which allows fewer pairs and less area.

@@ -250,7 +250,10 @@ class PoolLanes:
     def earliest(
         self, homes: Iterable[int], width: int, ready: float = 0.0, parts: int = 1
     ) -> tuple[float, tuple[int, ...]]:
-        """Return when `width` devices are free, and the `parts` pools that have them."""
+        """Return when `width` devices are free, and in which pools (of `homes`).
+
+        The devices are divided equally among `parts` pools (nodes).
+        """
         each = width // parts - 1
         soonest = heapq.nsmallest(parts, ((self.free[home][each][0], home) for home in homes))
         return max(soonest[-1][0], ready), tuple(home for _, home in soonest)

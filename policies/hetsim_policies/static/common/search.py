@@ -294,8 +294,9 @@ class Ranked(Landscape):
 
 
 class WideRanked(Ranked):
-    """Landscape of parallel tasks: candidates choose options, placed by keys.
+    """Schedules of parallel tasks for a random search: list scheduling by keys.
 
+    A candidate has an option (mode and devices) and a key for each task.
     Cost: O(n (pools + devices of a pool)) per candidate, one after the other.
     """
 

@@ -39,8 +39,9 @@ def allowed_times(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
 
 
 def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> Split:
-    """Solve the program; each task must be able to run on a type with devices.
+    """Divide tasks fractionally among types so that the last type ends earliest.
 
+    This is a linear program (see the module); each task must be able to run on a type with devices.
     Pairs of task and type with infinite time are excluded, and pairs that take longer than the sum of all tasks'
     minimum times: no optimal schedule has them, and the solver cannot handle times that differ too much.
     divisible: the rows of `times` are work that several cores or GPUs can share, so that no pair is excluded as too

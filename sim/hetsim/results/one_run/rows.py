@@ -87,7 +87,7 @@ class TableRows:
 
     @cached_property
     def deciding(self) -> np.ndarray:
-        """Return for each row the task whose status the row has.
+        """Return for each request (row) the stage whose status is that of the request.
 
         That is the first stage that failed (or was rejected, ...), else the first unfinished one, else the last one.
         """

@@ -143,7 +143,7 @@ def identify(
 
 
 def candidates(half: Explained) -> Iterator[Rule]:
-    """Yield all rules to be judged, each with and without the inferred limits."""
+    """Yield the scheduling rules that are tried on a log, with and without its limits."""
     rules = [Rule("arrival", discipline) for discipline in ("block", "skip", "easy", "conservative")]
     static = [order for order in KEYS if order not in ("arrival", "class")]
     rules += [Rule(order, discipline) for order in static for discipline in ("block", "skip")]
