@@ -49,7 +49,7 @@ class Entry:
     path: Path
     expected: Expected
     document: documents.Document = field(repr=False)
-    inputs: Path | None = None  # folder with files that do not ship; the entry's own folder unless given
+    inputs: Path | None = None  # folder with files that do not ship. Default: the entry's own folder
 
     @property
     def folder(self) -> Path:

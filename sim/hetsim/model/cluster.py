@@ -171,7 +171,7 @@ class Node:
 
 
 class Cluster:
-    """All nodes and devices, numbered; node names are n0, n1, ... unless given."""
+    """All nodes and devices, numbered; default names of nodes: n0, n1, ..."""
 
     def __init__(self, specs: Sequence[NodeSpec], partitions: dict[str, Partition] | None = None,
                  fabric: Fabric = Fabric()):  # noqa: B008  # fmt: skip
