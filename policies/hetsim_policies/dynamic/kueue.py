@@ -371,7 +371,10 @@ class Kueue(Scheduler):
         return max((rooms[rack] for rack in self._racks), default=0) < (mode.gpus or mode.millicores // MILLI)
 
     def _place(self, job: Workload, flavors: Sequence[Mapping[str, str]], view: View) -> Placement | None:
-        """Return the first free nodes of the job's flavors, in the racks of Kueue."""
+        """Return a job's placement on nodes of its flavors; None if it does not fit now.
+
+        With a topology, racks are tried one by one, fullest first; if it is only preferred, then several, then all.
+        """
         nodes, topology = -1, self._topology(job, flavors)
         for flavor in {flavor: None for one in flavors for flavor in one.values()}:
             nodes &= self._masks.get(flavor, -1)

@@ -38,7 +38,7 @@ class JobMode(NamedTuple):
 
 
 class WaitingJobs(NamedTuple):
-    """Waiting jobs: minimum time, number, task, and modes of each."""
+    """A waiting job: minimum time (s), row in the workload (`number`), task, modes."""
 
     time: float
     number: int

@@ -178,7 +178,10 @@ class LinesLayout:
 
 
 def dealt(given: Activation, alpha: float) -> list[int]:
-    """Return a device queue for each task: the best layout of the bisection."""
+    """Return the number of a device queue for each task.
+
+    A bisection searches for the earliest end of all tasks. alpha: share of a device's time for tasks with data there.
+    """
     best = by_finish(given)
     order = by_acceleration(given)
     pairs = by_affinity(given)

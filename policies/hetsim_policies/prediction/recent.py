@@ -70,7 +70,7 @@ class FadingSum:
         self.time = time
 
     def add_often(self, count: int, time: float, amount: float) -> None:
-        """Add an amount `count` times, at equal intervals up to a time."""
+        """Add `amount` `count` times, at equal intervals from the last addition to `time`."""
         kept = math.exp(-(time - self.time) / self.memory)
         each = math.exp(-(time - self.time) / count / self.memory)
         self.total = kept * self.total + amount * (1.0 - kept) / (1.0 - each)

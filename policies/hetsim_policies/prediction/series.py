@@ -113,7 +113,10 @@ class Series:
         self._arrivals = 0.0
 
     def _demanded(self, end: float, value: float) -> float:
-        """Return the demand: measured + rise, or the larger forecast (see the module)."""
+        """Return the load to prepare for: the measured mean load and the expected rise.
+
+        A larger forecast counts up to a margin for noise. end, value: time and load of the last measurement.
+        """
         self._recent.observe(end, value, max(0.0, self.predictor.forecast(0.0)), self._arrivals)
         measured, expected, error = self._recent.mean
         if (rise := self.peak - expected) <= DOUBTFUL * self._error.forecast(0.0):

@@ -147,10 +147,12 @@ class DualApproximation(PlannedScheduler):
 
 
 def solve(p: np.ndarray, q: np.ndarray, m: int, k: int, ratio: float = RATIO, tolerance: float = 1e-3) -> Solution:
-    """Bisect on the guess λ; keep the best schedule and the largest λ refuted.
+    """Bisect on a guess λ of the makespan; return the best schedule and a lower bound.
 
-    Acceptance is not monotone in λ; `high` is the smallest accepted guess.  The makespan is at most `ratio` times
-    `high`, and no schedule is shorter than `low`, so the makespan is at most ratio·(1 + tolerance) times the optimum.
+    p, q: seconds of each task on a CPU, on a GPU; m, k: number of CPUs, of GPUs.  A guess is accepted if `attempt`
+    returns a schedule, and refuted if it proves that no schedule has length λ.  `bound`: the largest refuted λ, or a
+    linear bound.  `guess`: the smallest accepted λ.  The makespan is at most `guarantee` times the optimum: ratio·(1 +
+    tolerance), or more if the dynamic program is too large.
     """
     p, q = _checked(p, q, m, k)
     _check_parameters(ratio, tolerance)
@@ -176,9 +178,11 @@ def solve(p: np.ndarray, q: np.ndarray, m: int, k: int, ratio: float = RATIO, to
 def attempt(
     p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, ratio: float, order: np.ndarray, known: TwoSidedSchedule
 ) -> TwoSidedSchedule | None:
-    """Return a schedule within `ratio` of the guess, or None if it is refuted.
+    """Return a schedule for a guess of the makespan; None: no schedule is that short.
 
-    The schedule may be longer if the program is too large for fine units of area.
+    p, q: seconds of each task on a CPU, on a GPU; m, k: number of CPUs, of GPUs. order: tasks by decreasing p/q.  The
+    makespan is at most `ratio` × `guess`.  It can be longer if `known`, the best schedule so far, is already that
+    short, or if the dynamic program is too large to be solved in fine units.
     """
     relaxed = relaxation(p, q, m, k=k, guess=guess, order=order)
     if relaxed is None or counting_refuses(p, q, m, k=k, guess=guess, relaxed=relaxed):

@@ -59,9 +59,10 @@ def lst(
 def roundings(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[list[Schedule], float]:
-    """Return schedules of the rounded vertex, shortest first, and the program's bound.
+    """Return schedules from several roundings of the linear program, and its bound.
 
-    A descent from the longer ones often ends lower: `spread` places tasks where they end first and so adds work.
+    The schedules are sorted by makespan; no makespan is below the bound.  Longer ones are included since local search
+    often makes them the shortest. ready, since: earliest start by task, and by core or GPU.
     """
     bound, share = min_deadline(times, counts)
     largest = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
@@ -139,7 +140,10 @@ def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.nd
 
 
 def rounded(share: np.ndarray) -> np.ndarray:
-    """Return each task's type; split tasks are matched to types with a share of them."""
+    """Return one device type for each task, given the fractions of tasks by type.
+
+    Tasks split over types are matched to these types, at most one to each, so that the sum of fractions is highest.
+    """
     kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
     if len(parts := np.flatnonzero(share.max(axis=1, initial=0.0) < WHOLE)):
         from scipy.sparse import csr_array

@@ -217,7 +217,10 @@ def spans(
 
 
 def joined(logs: list[Spans]) -> Spans:
-    """Return the spans of several logs as if they were spans of one log."""
+    """Combine the spans of several request logs as if they were from one log.
+
+    A span is the time from a request's first token to its last, and the work of the server in it.
+    """
     starts = np.cumsum([0, *(len(one.read) for one in logs[:-1])])
     pairs = zip(logs, starts, strict=True)
     moved = [replace(one, first=one.first + start, last=one.last + start) for one, start in pairs]
@@ -225,7 +228,10 @@ def joined(logs: list[Spans]) -> Spans:
 
 
 def fit(log: Spans) -> Reading | None:
-    """Fit step times to spans; None if these are too few, or none explains the spans."""
+    """Fit a server's step times to a log of requests; None if they do not explain it.
+
+    A span is the time from a request's first token to its last.  None also with fewer than `MIN_SPANS` spans.
+    """
     if len(log.seconds) < MIN_SPANS or (log.last > log.first).sum() < MIN_SPANS:
         return None
     blocks = np.array_split(np.arange(len(log.seconds)), BLOCKS)

@@ -95,7 +95,10 @@ class Server:
         }  # fmt: skip
 
     def step_of(self, numbers: dict[str, float]) -> dict[str, Any]:
-        """Return the service key `step` with numbers whose names are those of `start`."""
+        """Return fitted numbers as the value of the service key `step`.
+
+        numbers: by name, as returned by `start`; `front_end` is omitted, since it is not part of a step.
+        """
         change = {key: value for key, value in numbers.items() if key != "front_end"}
         if self.service.step.roofline is not None:
             return {"roofline": {key: change.pop(key) for key in ("memory", "compute")}, **change}
@@ -248,7 +251,7 @@ CLOSE = 0.5  # mean error above which a fit is rejected
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the requests that were held back: its measured and simulated value."""
+    """A metric of the requests not used for fitting: its measured and simulated value."""
 
     name: str
     measured: float
@@ -366,7 +369,7 @@ def _late(servers: list[Server], fitted: "_Found") -> list[float]:
 
 
 def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float:
-    """Return the standard deviation of the logarithm of the factor on fitted steps.
+    """Return the standard deviation of log(true / fitted step time).
 
     It includes the standard errors of the logs, the drift between runs, and `late`: the errors on held-back requests.
     """

@@ -123,7 +123,10 @@ class Store:
                 return io.FileIO(path, "xb")
 
     def leave(self, block: Hashable) -> None:
-        """Do not seal a block, because a later study will run part of it again."""
+        """Do not seal a block of runs now, because some of them must be run again.
+
+        An unsealed block stays in its journal; when it is complete, a later study merges it into one file (seals it).
+        """
         self._incomplete.add(block)
 
     def seal(self, block: Hashable = None) -> None:

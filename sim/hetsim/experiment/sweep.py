@@ -127,7 +127,10 @@ def sweep_plan(plan: SweepPlan, out: str | Path | None = None, resume: bool = Fa
 
 
 class Checked:
-    """Columns of the planned rows: the only data of each row kept in memory."""
+    """The validated rows of a planned sweep, as columns.
+
+    A row is a point of the sweep under one policy.  Only these columns of each row are kept in memory.
+    """
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}

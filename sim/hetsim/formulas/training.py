@@ -342,7 +342,10 @@ def _exchange(model: Transformer, plan: ParallelPlan, machine: TrainingMachine, 
 def _reduced(
     machine: TrainingMachine, inside: Rate, hosts: int, each: int, size: float, rings: float = 1.0
 ) -> tuple[float, float, float]:
-    """Return the cost of `rings` concurrent all-reduces, as `ring_over_nodes` does."""
+    """Return the cost of `rings` concurrent all-reduces of `size` bytes each.
+
+    Bytes that a node sends; seconds on links in nodes; seconds of latency. hosts, each: nodes, ranks on each node.
+    """
     sent, within, fixed = ring_over_nodes(
         2, hosts, each, size=size, inside=inside, latency=machine.latency, latency_inside=machine.latency_inside
     )

@@ -240,9 +240,10 @@ class Entry:
                 yield case, count if isinstance(count, int) else None
 
     def missing(self, case: TableCase) -> str | None:
-        """Return why a case lacks a file that does not ship; None if no file is missing.
+        """Return a message if an input file of a case is missing; None if none is missing.
 
-        ScenarioError if the file has another SHA-256 than the stated one.
+        Only the entry's `inputs` are checked: files that the license does not allow hetsim to include.
+        ScenarioError if a file has another SHA-256 than the entry states.
         """
         for place, needed in enumerate(self.expected.inputs):
             path = (self.inputs or self.folder).resolve() / needed.file

@@ -106,7 +106,10 @@ class Tolerance(Model):
 
 
 class WideFigures(Model):
-    """Figures with one column per value of an axis."""
+    """Form of a table of published numbers: one column per value of an axis.
+
+    A row then has several numbers, such as one for each policy.
+    """
 
     axis: Name  # name of the axis
     value: Name  # name of the cells' value

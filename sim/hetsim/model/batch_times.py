@@ -63,7 +63,10 @@ class StageTable:
     _known: dict[int, float] = field(default_factory=dict, repr=False)
 
     def above(self, floor: float) -> "StageTable":
-        """Return a copy; `floor` seconds of each time are independent of the batch size."""
+        """Return a copy with `floor`: seconds of a batch that do not depend on its size.
+
+        The measured times stay the same; only interpolation with `power` uses the floor.
+        """
         return StageTable(self.sizes, self.seconds, self.between, spread=self.spread, floor=floor)
 
     def seconds_for(self, count: int) -> float:

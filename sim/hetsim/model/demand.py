@@ -51,10 +51,11 @@ class BatchTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpanSpeeds:
-    """Rates (1: full) of a gang by the level (node, rack, ...) with all its devices.
+    """Rates of a gang (1: full speed) by the level that contains all its devices.
 
-    If several levels contain all devices, the fastest of their rates counts.  `island` and `switch` count only on nodes
-    that have them (keys `island`, `pcie: {switch: ...}`), `rack` only if nodes have one.
+    Levels are island, switch, node, rack and cluster.  If several levels contain all devices, the fastest of their
+    rates counts.  `island` and `switch` count only on nodes that have them (keys `island`, `pcie: {switch: ...}`),
+    `rack` only if nodes have one.
     """
 
     island: Part = field(default=1.0, metadata=OPTIONAL)

@@ -81,7 +81,10 @@ watching: set[str] = set()  # reasons why this process records all files that it
 
 
 def package_data(module: str, name: str) -> bytes:
-    """Return the bytes of a file next to a module; it counts as code, not as input."""
+    """Return the bytes of a file next to a module.
+
+    The file is part of the program, so it is not recorded as an input of a run.
+    """
     return Path(module).with_name(name).read_bytes()
 
 

@@ -98,7 +98,10 @@ class Mode:
         return base * left + own
 
     def stages(self, size: int, own: float, left: float = 1.0) -> BatchTimes:
-        """Return the stage seconds of a launch that transfers no bytes (see `computing`)."""
+        """Return the seconds of upload, compute and download of a launch of `size` tasks.
+
+        Transfers of bytes are left out. own: sum of the tasks' remaining times; left: largest remaining fraction.
+        """
         if self.on_cpu:
             return BatchTimes(0.0, self.computing(size, own, left), 0.0)
         up, down = self.upload.seconds_for(size), self.download.seconds_for(size)

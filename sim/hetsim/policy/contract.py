@@ -228,7 +228,7 @@ class Shadow(Protocol):
 
 
 class Never:
-    """The `Shadow` of a task for which no possible start is known."""
+    """The `Shadow` (earliest start) of a task for which no possible start is known."""
 
     time = math.inf
     anywhere = False

@@ -107,7 +107,10 @@ class ListScheduler(Scheduler):
         return line
 
     def queues(self) -> list[TaskQueue]:
-        """Return the queues whose heads may start: by shape ("skip") or by partition."""
+        """Return the queues of waiting tasks; only the head of each may start.
+
+        Discipline "skip": a queue for each demand.  Others: one for each partition, one for tasks without a partition.
+        """
         return [self.queue, *self.of_partition.values()] if self.discipline != "skip" else list(self.by_shape.values())
 
     def schedule(self, view: View) -> Iterator[Decision]:
@@ -200,7 +203,10 @@ class ListScheduler(Scheduler):
         return best
 
     def set_aside(self, task: Task, view: View) -> Annotate:
-        """Remove a task that its partition's limit holds back; return its annotation."""
+        """Remove from the queue a task that a limit of its partition holds back.
+
+        It returns after the next release of devices.  Returns the decision that states the cause of its wait, "quota".
+        """
         self.queue.remove(task)
         self._aside_since = view.changes.releases
         self._aside[task.index] = task

@@ -241,7 +241,10 @@ class Facts:
         return bool(holds)
 
     def recognize(self, family: str) -> None:
-        """Check that the models of a family cover each key that the scenario sets."""
+        """Check that queueing models of a family cover each key that the scenario sets.
+
+        family: a name in `matching.FAMILIES`.  Each key that is not covered is recorded as a failed assumption.
+        """
         unknown = not_understood(self.scenario, family)
         self.recognized = not unknown
         for one in unknown:

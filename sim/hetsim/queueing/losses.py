@@ -222,7 +222,10 @@ def impatient(facts: Facts, _: str) -> Match:
 
 
 def _gangs(facts: Facts, blind: bool) -> tuple[bool, int]:
-    """Return whether the assumptions on gangs hold, and the number of GPUs."""
+    """Check the assumptions common to all gang models; also return the number of GPUs.
+
+    The first result is False if there can be no prediction. blind: accept any order that does not depend on task sizes.
+    """
     understood = facts.arrivals() & facts.recognized & facts.sizes_known()
     facts.order(blind)
     facts.alone()

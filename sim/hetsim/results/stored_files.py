@@ -168,7 +168,10 @@ def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """Read and verify a sealed file; OSError, DamagedFile; UsageError: another format."""
+    """Read a JSON file that hetsim wrote with a checksum, and verify it.
+
+    OSError: the file is missing; DamagedFile: it was changed; UsageError: it has the format of another version.
+    """
     return unsealed_text(path, read_stored(path))
 
 

@@ -327,11 +327,12 @@ def is_quick(states: int, servers: int) -> bool:
 
 
 def modulation(rates: Sequence[float], switching: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return the rise of the gaps' scv by modulated arrivals, and a relaxation time.
+    """Return the added variability and the relaxation time of modulated arrivals.
 
-    rates: arrival rate in each state; switching: rates from state to state.
+    The arrival rate depends on a Markov state. rates: rate in each state; switching: rates from state to state.
 
-    The rise is the long-run index of dispersion of counts, minus 1; the time is the longest relaxation time.
+    The first result is how much the squared coefficient of variation (scv) of the gaps exceeds the 1 of Poisson
+    arrivals: the long-run index of dispersion of counts, minus 1.  The second is the states' longest relaxation time.
     """
     arrive, switch = np.array(rates, dtype=float), np.array(switching, dtype=float)
     shares, generator = stationary(switch), _generator(switch, np.zeros(len(switch)))

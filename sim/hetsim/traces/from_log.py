@@ -55,7 +55,10 @@ class Variant:
 
 @dataclass
 class Compared:
-    """All variants, and notes on properties of the log that no variant includes."""
+    """Variants of a log's scenario, which add inferred properties such as limits.
+
+    notes: properties of the log that no variant includes.
+    """
 
     variants: list[Variant]
     notes: list[str] = field(default_factory=list)
@@ -64,7 +67,7 @@ class Compared:
 
     @property
     def best(self) -> Variant:
-        """The last variant that is closer to the record than the variant before it."""
+        """The variant of the scenario whose waits are closest to those in the log."""
         return [one for one in self.variants if one.kept][-1]
 
 

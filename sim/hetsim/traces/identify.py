@@ -108,7 +108,7 @@ def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], li
 
 
 def name_of(score: RuleScore, found: Identified) -> str:
-    """Return a rule's policy, with the parameters that differ from the defaults."""
+    """Return a policy's name and main parameters, for a rule that explains a log."""
     scheduler = policy_of(score, found)["scheduler"]
     rule = score.rule
     text = str(scheduler["name"])

@@ -83,7 +83,10 @@ class TwinForecast:
         return "limit" if LIMIT.search(self.jobs[job].reason) else ""
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Return quantiles of the sampled starts (ranks of n + 1, rounded outward)."""
+        """Return quantiles of a job's start over the samples; shares: probabilities.
+
+        The rank among n samples is share × (n + 1), rounded up above the median and down below it.
+        """
         ordered = np.sort(self.starts[:, job])
         ranks = [(math.ceil if share > 0.5 else math.floor)(round(share * (len(ordered) + 1), 9)) for share in shares]
         return ordered[np.clip(ranks, 1, len(ordered)) - 1].tolist()

@@ -130,8 +130,9 @@ class Rules:
 
 
 def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory, earlier: Weights | None = None) -> Rules:
-    """Infer rules from a snapshot and the history before it.
+    """Infer the rules of a site's Slurm scheduler from a snapshot and the job history.
 
+    Rules are caps of a QOS, priority weights and the backfill cycle. now: time of the snapshot, in seconds.
     earlier: weights of an earlier forecast, used if this snapshot has little evidence for weights.
     """
     past = history.take(np.flatnonzero(history.end <= now))

@@ -139,7 +139,10 @@ class Queue(Cohort):
         return min(heads) if heads else []
 
     def set_aside(self, heap: list[Any]) -> None:
-        """Requeue the workload on top of a heap, and skip its kind."""
+        """Skip workloads of one kind (demand and priority) until the cohort tree changes.
+
+        heap: the waiting workloads of this kind; the first is put behind those of its priority and creation time.
+        """
         self._added += 1
         heapreplace(heap, (True, *heap[0][1:3], self._added, heap[0][-1]))
         self.aside.add(heap[0][-1].kind)

@@ -79,7 +79,10 @@ class Cohort:
         return self._potential[key]
 
     def use(self, usage: Mapping[Key, int], sign: int = 1) -> None:
-        """Add usage (sign -1: subtract it) here; above, what exceeds guaranteed amounts."""
+        """Add usage (sign -1: subtract it) to this node of the tree.
+
+        Usage beyond the guaranteed amount of this node is also added to the cohort above it.
+        """
         for key, amount in usage.items():
             for node in self.path:
                 before, keeps = node.usage.get(key, 0), node.guaranteed.get(key, 0)

@@ -385,7 +385,10 @@ class Ties:
     def add_to(
         self, cost: np.ndarray, matrix: csr_array, limits: np.ndarray
     ) -> tuple[np.ndarray, csr_array, np.ndarray, csr_array, np.ndarray]:
-        """Return cost, rows and limits of a program with these constraints added."""
+        """Return a linear program with the constraints on pairs of jobs added.
+
+        Returns cost, matrix and limits of the inequalities, and matrix and limits of the equalities.
+        """
         between = len(cost) - self.fractions
         cost = np.concatenate([cost, np.zeros(self.sums)])
         matrix = hstack([csr_array(matrix), csr_array((len(limits), self.sums))])
@@ -400,9 +403,10 @@ class Ties:
 
 
 def ties(own: np.ndarray | None, partner: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:
-    """Return constraints that link the fractions of paired jobs; None without pairs.
+    """Return constraints that link the time fractions of paired jobs; None: no pairs.
 
-    By column: own (label of the job), partner (label of its partner, -1: it runs alone), group.  count: jobs by group.
+    own, partner, group: for each variable (fraction of time of a job in a mode), label of the job, label of its partner
+    (-1: the job runs alone), and group of equal jobs. count: number of jobs by group.
     """
     if own is None or partner is None or not (partner >= 0).any():
         return None

@@ -183,7 +183,10 @@ class RoundScheduler(Scheduler):
         self._stale = False
 
     def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
-        """Return the jobs' modes on devices that are up as offers, and mode positions."""
+        """Return the modes in which jobs can run, as columns of a linear program.
+
+        Only types with enough devices up count.  The list has each mode's position among the modes of its job.
+        """
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}
         capacity = self._capacity(cluster)

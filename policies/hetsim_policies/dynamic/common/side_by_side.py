@@ -45,7 +45,10 @@ Threshold = Annotated[float, Field(ge=1)]
 
 
 class PairedJob(RoundJob):
-    """A job that may share devices; a way is a mode position and a partner's label."""
+    """A job that may share its devices with a partner.
+
+    A way to run it is a mode (its position) and the label of a partner; label -1: it runs alone.
+    """
 
     __slots__ = ("labels", "ways", "partner", "_numbers")
 
@@ -379,9 +382,10 @@ class Labels:
         self._speeds: dict[tuple[int, int], tuple[float, float] | None] = {}
 
     def of_task(self, task: Task) -> list[int]:
-        """Return the label of each mode of a task, by position; -1 if it cannot be shared.
+        """Return a label for each mode of a task, by position; -1: it shares no devices.
 
-        Of modes with equal demands only the fastest has a label.
+        Jobs of one class with equal demands have one label, and the same possible partners.  Among modes with equal
+        demands only the fastest has a label.
         """
         labels = [-1] * len(task.modes)
         for position in task.modes_by_speed():

@@ -334,9 +334,11 @@ class AssignmentProgram:
         self, node_limit: int | None = None, time_limit: float | None = None, gap: float = 0.0,
         fixed: np.ndarray | None = None,
     ) -> Integral:  # fmt: skip
-        """Solve the integer program (to 1e-6); at a limit, return the best solution found.
+        """Solve the integer program to 1e-6; at a limit, return the best solution found.
 
-        fixed: mask of pairs (j, s) that are set to 0 in advance; there must be an optimum that uses none of them.
+        node_limit, time_limit: maximum number of branch-and-bound nodes, maximum seconds; None: no limit. gap: relative
+        gap to the bound at which the solver may stop.
+        fixed: mask (tasks × sites) of assignments to exclude in advance; some optimum must use none of them.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 

@@ -121,10 +121,11 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
 def _cheaper_change(
     lanes: DescentLanes, prices: np.ndarray, goal: float, first: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Return the moves from one lane that save the most work, and this lane.
+    """Return moves (task, lane) that save work, and the lane from which they start.
 
-    prices: value of a second by type.  Lanes are tried from `first` on, until a change saves work; changed lanes must
-        end before `goal`.  The change does not shorten the longest lane, but makes room for changes that do.
+    A lane is a core or GPU.  Work is valued by `prices`: value of a second by type.  Lanes are tried from `first` on,
+    until a move or swap saves work; changed lanes must end before `goal`.  The change does not shorten the longest
+    lane, but makes room for changes that do.  If nothing saves work, there are no moves.
     """
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows, count = np.arange(len(lane)), len(load)

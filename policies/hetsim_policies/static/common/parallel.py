@@ -240,7 +240,10 @@ class LanePlacing:
 
 
 class PoolLanes:
-    """A schedule on the lanes of all pools; each option is placed after earlier ones."""
+    """A schedule of parallel tasks, built by placing one option after the other.
+
+    An option is a task in one mode.  A lane is a core or GPU; a pool has the lanes of one type, on one node or on all.
+    """
 
     def __init__(self, instance: WideTasks):
         self.instance = instance
@@ -298,9 +301,10 @@ class PoolLanes:
 
 
 def wide_bound(instance: WideTasks) -> float | None:
-    """A lower bound from the first arrival: paths of the fastest options, and areas.
+    """Return a lower bound on the seconds from the first arrival to the last end.
 
-    None if the engine could run a task in modes that are not options.
+    It follows from paths of tasks in their fastest modes, and from the total work.  None if it might not hold: modes
+    were left out, or stages of different tasks overlap on a device.
     """
     if not instance.complete or instance.outline.pipelined:
         return None
@@ -426,7 +430,10 @@ def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
 
 
 def wide_peft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
-    """Place tasks by descending optimistic cost of their shortest options."""
+    """Place parallel tasks by PEFT: by descending length of the path after each task.
+
+    All tasks on this path take their fastest allowed mode (optimistic cost).
+    """
     graph = graph_of(instance.problem.tasks)
     fastest = np.full(instance.size, np.inf)
     np.minimum.at(fastest, instance.task[allowed], instance.seconds[allowed])

@@ -71,7 +71,7 @@ class Seed:
 def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
     """Return schedules of all fast planners that can plan the instance's tasks.
 
-    The bound is for schedules that start at 0 with only the tasks' private transfers.
+    bound: lower bound on the makespan of schedules that start at time 0; None if tasks have predecessors or read items.
     """
     tasks, times, counts = instance.problem.tasks, instance.time, instance.counts
     before: Graph = tasks.predecessors or [()] * len(tasks)

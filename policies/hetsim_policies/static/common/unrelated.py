@@ -27,7 +27,10 @@ SAMPLE = 4_000  # number of tasks from which prices for a bound are computed; an
 
 @dataclass(frozen=True)
 class Split:
-    """An optimal vertex: the share of each task on each type, and dual prices."""
+    """Optimal vertex of the linear program that splits tasks over device types.
+
+    share[j, t]: fraction of task j on type t. prices[t]: dual price of a second on a core or GPU of type t.
+    """
 
     share: np.ndarray
     prices: np.ndarray

@@ -74,7 +74,7 @@ class Reward:
         """Record a task that ended without completing."""
 
     def close(self, record: Record) -> None:
-        """End the run; `take` is called at most once more."""
+        """Record the end of the run; `take` is called at most once after it."""
 
     def take(self, now: float) -> float:
         """Return the reward since the last call."""

@@ -130,7 +130,10 @@ def metrics_in(table: pd.DataFrame) -> list[str]:
 
 
 def telling(table: pd.DataFrame) -> list[str]:
-    """Return the metrics that are not 0 or undefined in all rows; no completed count."""
+    """Return the metrics to show: those whose mean is defined and not 0 in some row.
+
+    The number of tasks is shown even if it is 0, the number of completed tasks never.
+    """
     means = {name: table[name, "mean"].to_numpy(dtype=np.float64) for name in metrics_in(table)}
     defined = {name: values for name, values in means.items() if not np.isnan(values).all()}
     return [name for name, values in defined.items()

@@ -89,9 +89,10 @@ class _Waits:
 
 
 def causes(result: Run) -> pd.DataFrame:
-    """Return `id`, `class`, `user`, `wait` and seconds by cause of each ready task.
+    """Return a table with the wait of each task that became ready, split by cause.
 
-    A request with stages is one row, with the waits of all its stages.
+    A task is ready when it has arrived and all its predecessors are done.  Columns: `id`, `class`, `user`, `wait`, and
+    the seconds of each of `CAUSES`.  A request with several stages is one row, with the waits of all its stages.
     """
     return _causes(result)[0]
 

@@ -108,7 +108,10 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return limit
 
     def ways(self, n: int, label: tuple[str, ...], demand: Demand) -> list[tuple[Mode, np.ndarray]]:
-        """Draw n requests (tokens into `extra`); return their modes and times."""
+        """Draw n requests; return the modes of the service, each with all requests' times.
+
+        Drawn prompt and output tokens are stored in the attribute `extra`. label: name of the random stream.
+        """
         self.extra = {} if demand.tokens is None else self._tokens_of(demand, n, label)
         return self._times(n, label)
 

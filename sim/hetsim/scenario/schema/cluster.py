@@ -131,7 +131,10 @@ class SharingSpec(Mirror):
             raise KeyProblem("pairs", f"pairs need sharing timeslice or mps; got {self.kind}")
 
     def cut(self) -> Sharing:
-        """Return the sharing, with layouts of slices and pairs (class, other, slowdown)."""
+        """Return these keys as the `Sharing` of a device type.
+
+        Layouts of MIG slices are computed; `pairs` become rows (class, other class, slowdown); inf: no sharing.
+        """
         rows = ((one, *row) for one, others in self.pairs.items() for row in others.items())
         pairs = tuple((one, other, math.inf if slower is None else slower) for one, other, slower in rows)
         return self.made(layouts=cuts_of(self.layouts, self.profiles), pairs=pairs)

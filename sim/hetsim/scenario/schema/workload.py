@@ -193,9 +193,11 @@ def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, 
 def by_row(
     gpus: np.ndarray, capacity: float, demand: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resample rows until they request demand × capacity GPUs; return rows and times.
+    """Draw rows of a trace that together request up to demand × capacity GPUs.
 
-    ValueError if no row requests a GPU.
+    gpus: GPUs that each row requests; capacity: GPUs of the cluster.  Returns the positions of the drawn rows, in
+    random order, and their arrival times: at second x, the rows so far request x % of the capacity.
+    ValueError if no row requests a GPU, or the cluster has none.
     """
     if not capacity:
         raise ValueError("gpu_demand needs GPUs, but the cluster has none")

@@ -274,7 +274,10 @@ class Architecture(Frozen):
 
     @property
     def expert(self) -> int:
-        """Number of weights of one expert per layer, summed over all layers."""
+        """Number of weights of one expert, summed over all layers.
+
+        Each layer has its own experts; one expert of each layer is counted.
+        """
         return self.weights_of("expert")
 
     @property

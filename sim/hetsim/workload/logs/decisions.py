@@ -421,9 +421,11 @@ def examine(
     jobs: list[LoggedJob], sizes: list[float], max_of_group: dict[int, float], rules: list[Rule], cycle: float,
     prefer: Prefer | None = None,
 ) -> list[Examined]:  # fmt: skip
-    """Apply all rules at every instant of a log; return the starts that they predict.
+    """Apply scheduling rules at every instant of a log; return their predicted starts.
 
-    Starts outside the judged intervals (`stretches_of`) are NaN.  `prefer`: node score, lowest first (None: by number).
+    sizes: GPUs (or cores) by node; max_of_group: limit by group of jobs. cycle: seconds between a site's decisions.
+    prefer: score of a node, lowest first; None: nodes by number.  If the log is large, only parts of it are judged
+    (`stretches_of`); starts outside these parts are NaN.
     """  # fmt: skip
     half_lives = {rule.half_life for rule in rules if rule.order == "usage"}
     state = RecordedState(sizes, max_of_group, half_lives, max(job.user for job in jobs) + 1)

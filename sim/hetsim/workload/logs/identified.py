@@ -75,8 +75,9 @@ class Identified:
 def identify(
     table: TaskTable, capacity: float | None = None, sizes: dict[str, float] | None = None, cut: bool = False
 ) -> Identified | None:
-    """Judge all rules on a log; return None without recorded starts or waits.
+    """Find the scheduling rules and placements that explain a log, from best to worst.
 
+    None if the log has no recorded starts or waits, or too few jobs to judge.
     `capacity`: number of GPUs (or cores) of the cluster, if known.  `sizes`: the number on each node, by name.  `cut`:
     the log begins with the jobs that run or wait at that time.
     """

@@ -229,7 +229,10 @@ def _times(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _form_of_numbers(column: Column) -> str:
-    """Return the format of numeric instants: an epoch if they are large, else a unit."""
+    """Return the format of a column of numeric times; "" without positive numbers.
+
+    Large numbers count from 1970 (`epoch s`, `epoch ms`, ...); else the format is the unit in the column's name, or s.
+    """
     numbers = [value for value in column.numbers or [] if value > 0]
     if not numbers:
         return ""

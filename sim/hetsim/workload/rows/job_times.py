@@ -274,7 +274,10 @@ class _Rest:
         self._by_rank, self.slack = by_ids(np.where(self.settled, self.rank, np.nan), self.arrival)
 
     def around(self, position: int) -> tuple[float, float]:
-        """Return the arrivals of the decided jobs with the next lower and next higher id."""
+        """Return the arrivals of the jobs with the next lower and the next higher id.
+
+        Only jobs with certain times count. -inf, inf: no such job, or arrivals do not increase with ids.
+        """
         if self.slack is None or not np.isfinite(self.rank[position]):
             return -np.inf, np.inf
         place = int(np.searchsorted(self.rank[self._by_rank], self.rank[position]))
