@@ -322,7 +322,10 @@ def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np
 def _tangents(
     points: list[np.ndarray], lanes: np.ndarray, watts: np.ndarray, min_frequency: float, count: int
 ) -> tuple[csr_array, np.ndarray]:
-    """Tangents of each type's cost δ W max(W / L, min)² at the loads of `points`."""
+    """Tangents of each type's energy δ W max(W / L, min)² at the loads of `points`.
+
+    δ: watts of the type at full speed; W: its work in seconds; L: its devices; min: the lowest frequency.
+    """
     kinds = len(lanes)
     at = np.concatenate(points)
     kind = np.tile(np.arange(kinds), len(points))

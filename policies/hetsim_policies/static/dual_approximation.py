@@ -472,7 +472,10 @@ def rest_of_two_types(
 
 
 def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int, count: int) -> np.ndarray | None:
-    """Renumber a side's lanes so that each running task is on its own lane, or None."""
+    """Renumber the CPUs (or GPUs) so that each running task stays on its device.
+
+    None if two running tasks were assigned to one device.
+    """
     names = lanes[first : first + len(busy)]
     if len(np.unique(names)) < len(names):
         return None

@@ -53,7 +53,7 @@ def as_json(value: Any) -> None:
 
 def result(to_json: bool, value: Callable[[], Any], texts: Callable[[], Iterable[str]],
            verdicts: Mapping[str, str] | None = None) -> None:  # fmt: skip
-    """Print the result of a command as JSON or as `lines`; only that form is computed."""
+    """Print a command's result as JSON (`value`) or as text; only one is computed."""
     as_json(value()) if to_json else lines(texts(), verdicts)
 
 

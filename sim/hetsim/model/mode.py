@@ -109,7 +109,7 @@ class Mode:
 
     @property
     def min_base(self) -> float:
-        """Minimum of `base` over all batch sizes."""
+        """Minimum over all batch sizes of the compute seconds without tasks' own times."""
         return self.single if self.table is None else self.table.min_seconds(self.batch_limit)
 
     @property

@@ -161,10 +161,10 @@ class ListScheduler(Scheduler):
     def start_in_order(self, view: View, closed: int = 0) -> Generator[Decision, None, Task | None]:
         """Start tasks in order; return the first that does not fit, or None.
 
-        closed: bitmask of the resources for which blocked heads wait (`claims_of`); tasks that compete for these
-        resources are skipped.  So partitions that do not compete each have a head, and repeated calls return all heads,
-        then None.  A task that is held back by a limit of its partition does not block the tasks behind it, and is
-        tried again after the next release.
+        closed: bitmask of the resources (`claims_of`) for which a task waits that did not fit; tasks that need one of
+        these are skipped.  So partitions without common resources each have a head: repeated calls, with the last
+        head's resources closed, return all of them, then None.  A task that is held back by a limit of its partition
+        does not block the tasks behind it, and is tried again after the next release.
         """
         if self._aside:
             self._bring_back(view)

@@ -68,7 +68,7 @@ class PreemptiveList(ListScheduler):
             self._worst = key
 
     def victims(self, key: Any, view: View) -> Iterable[Task]:
-        """Return running tasks that a rank may preempt, least urgent first."""
+        """Return running tasks that a task with rank `key` may stop, least urgent first."""
         if self._worst is None or not self.yields(self._worst, key):
             return ()  # spares most heads the pass over all running tasks
         ranked = [(self.rank(other, view), other) for other in view.running("start", own=True)]

@@ -465,7 +465,10 @@ class Facts:
         self.suppose("tasks do not slow each other down", alone, "cluster.nodes.gpus.sharing", kind.kind)
 
     def one_by_one(self, blind: bool = True) -> str:
-        """Check for one launch at a time, without slowdowns; return `order(blind)`."""
+        """Check that devices run one launch at a time, undisturbed; return the order.
+
+        blind: the order must not depend on the tasks' times.
+        """
         self.undisturbed()
         order = self.order(blind)
         self.one_in_flight()

@@ -320,7 +320,10 @@ _FIGURE = re.compile(r"(?<![\w.\"#])\d+(?:\.\d+)?(?![\w\"]|\.\d)")  # a number t
 
 
 def gathered(runs: Replications) -> list[str]:
-    """Return warnings of replications: one line per kind, with ranges of numbers."""
+    """Return the warnings of all replications, one line for each kind of warning.
+
+    Where their numbers differ, the line has the range.
+    """
     kinds: dict[str, list[str]] = {}
     warnings = _untold(runs.warnings)
     of_all = dict.fromkeys(warning for warning in warnings if not _REPLICATION.match(warning))

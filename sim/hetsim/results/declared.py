@@ -138,7 +138,10 @@ def _load_packages() -> None:
 
 
 def declarations(bound: float = DEFAULT_BOUND) -> dict[str, Declaration]:
-    """All metrics by name, built-in first; `bound` (s): in names of bounded slowdowns."""
+    """All metrics by name, built-in ones first.
+
+    bound: shortest run time (s) in bounded slowdowns, which is part of their names.
+    """
     _load_packages()
     return _ours_by(bound) | registry.registered("metric")
 

@@ -76,12 +76,12 @@ def half_width(values: np.ndarray, metric: str, share: float) -> float:
 
 
 def excess_kurtosis(metric: str, spread: Floats, mean: Floats) -> Floats:
-    """Assumed excess kurtosis of a metric's contributions: 0 unless it is `congested`.
+    """Assumed excess kurtosis of a metric's replications; 0 unless it is `congested`.
 
-    Ten values are too few to estimate their skewness.  In a queue, however, the skewness is about `SKEW` times the
-    coefficient of variation, and the excess kurtosis is 1.5 times the square of the skewness (as in the gamma family),
-    at most that of the exponential distribution.  For a share of which more is better, the coefficient of variation is
-    that of the rest, 1 - share.
+    `congested`: declared to depend on waiting.  Ten values are too few to estimate their skewness.  In a queue,
+    however, the skewness is about `SKEW` times the coefficient of variation, and the excess kurtosis is 1.5 times the
+    square of the skewness (as in the gamma family), at most that of the exponential distribution.  For a share of which
+    more is better, the coefficient of variation is that of 1 - share.
     """
     declared = declaration(metric)
     if declared is None or not declared.congested:

@@ -170,7 +170,7 @@ def _past(told: TwinForecast, rows: dict[str, int], history: JobHistory, now: fl
 
 
 def first_instant(history: JobHistory, horizon: float) -> float:
-    """Return the first instant to judge: in the second half, after at least a horizon."""
+    """Return the first instant to judge: the middle of the log, or a horizon if later."""
     low, high = float(history.submit[0]), float(history.submit[-1])
     return max(low + horizon, (low + high) / 2)
 

@@ -113,7 +113,10 @@ class Queue(Cohort):
         self.use(workload.usage, -1)
 
     def preemptible(self, preemptor: Workload, policy: Policy, keys: set[Key]) -> list[Workload]:
-        """Return the workloads that use one of `keys` and that `preemptor` may preempt."""
+        """Return the workloads that `preemptor` may preempt and that use quota of `keys`.
+
+        keys: pairs of resource flavor and resource.
+        """
         every, newer, priority = policy == "any", policy == "lower_or_newer_equal_priority", preemptor.priority
         return [
             one for one in (() if policy == "never" else self.workloads)
@@ -516,7 +519,10 @@ def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Work
 
 
 def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) -> Iterator[Queue]:
-    """Yield borrowing queues below a cohort, if all cohorts between them borrow too."""
+    """Yield queues of a cohort that borrow, if cohorts on the way to them borrow too.
+
+    skip: child to leave out.  fair: with fair sharing, cohorts on the way need not borrow.
+    """
     for child in cohort.children:
         leaf = isinstance(child, Queue)
         if child is not skip and ((fair and not leaf) or any(child.borrows(key) for key in keys)):

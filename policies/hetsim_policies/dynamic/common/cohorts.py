@@ -91,7 +91,7 @@ class Cohort:
                     break
 
     def borrows(self, key: Key, more: int = 0) -> bool:
-        """Return True if the node would borrow if its usage grew by `more`."""
+        """Return True if the cohort would borrow quota if its usage grew by `more`."""
         return self.subtree.get(key, 0) < self.usage.get(key, 0) + more
 
     def lowest_fit(self, key: Key, amount: int) -> tuple[int, bool]:

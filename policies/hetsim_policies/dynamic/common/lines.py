@@ -84,7 +84,10 @@ class DeviceLine:
 
 
 def refuse_gangs(problem: PlanProblem) -> None:
-    """Raise ScenarioError if a task has parts on several nodes, or cores of any nodes."""
+    """Raise ScenarioError if a task needs several nodes at once (gang).
+
+    That includes tasks whose cores may be on any nodes.
+    """
     tasks = problem.tasks
     gangs = [shape.index for shape in tasks.shapes if any(mode.unit is not None for mode in shape.modes)]
     if len(rows := np.flatnonzero(np.isin(tasks.shape, gangs))):

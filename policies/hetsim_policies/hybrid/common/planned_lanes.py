@@ -109,10 +109,11 @@ class Experience:
             self._sums = None
 
     def ratio(self, least: float) -> float:
-        """Expected ratio of a task whose time has reached `least` times its estimate.
+        """Expected ratio of actual to estimated time of a task that runs.
 
-        If the task is late, it is the mean over ended tasks with a larger ratio; if fewer than ENOUGH tasks had one,
-        `least` plus the present excess.  If the task is not late, it is 1.
+        least: its time so far divided by its estimate.  If the task is late, it is the mean over ended tasks with a
+        larger ratio; if fewer than ENOUGH tasks had one, `least` plus the present excess.  If the task is not late, it
+        is 1.
         """
         if least < 1 + LATE:
             return least if least > 1.0 else 1.0

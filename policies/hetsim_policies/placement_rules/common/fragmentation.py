@@ -176,7 +176,7 @@ class MinRises:
         return self._mix.rises(self._states.states[int(self._states.number[node])], mode)
 
     def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:
-        """Return the minimum increase (`Mix.min_rises`) for nodes in these states, cached."""
+        """Return the minimum rise of fragmentation on nodes in these states, cached."""
         cached = self._known.get(mode)
         if cached is None or len(cached) < self._states.count:
             longer = np.full(max(64, 2 * self._states.count), np.nan)

@@ -262,7 +262,7 @@ class PoolLanes:
         return max(soonest[-1][0], ready), tuple(home for _, home in soonest)
 
     def of_option(self, option: int, ready: float) -> tuple[float, tuple[int, ...]]:
-        """Return when an option's devices are free, and the pools that have them."""
+        """Return when enough devices for an option (mode) are free, and in which pools."""
         instance = self.instance
         parts = int(instance.parts[option])
         return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)

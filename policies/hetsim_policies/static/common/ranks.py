@@ -165,8 +165,9 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
 
 
 def _reads(instance: Instance, predecessors: Graph) -> tuple[list[dict[int, int]], list[tuple[int, ...]], np.ndarray]:
-    """Return by task: bytes read by writer, initial items read, and bytes of results.
+    """Return for each task what it reads and writes: three columns.
 
+    Bytes read, by the task that wrote them; initial items read; bytes of results.
     The writer of an item is the last earlier task that writes it.  Initial items are written by no earlier task.
     Results are bytes that a task writes and no later task reads; they are downloaded at the end.
     """

@@ -131,7 +131,7 @@ class TimedLane:
 
 
 class Pipeline:
-    """The timetable, computed event by event."""
+    """The timetable of a plan, computed event by event; stages may overlap."""
 
     def __init__(self, instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float] = NOMINAL):
         self.instance = instance

@@ -95,7 +95,10 @@ def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> 
 def _by_columns(
     solved: Callable[..., Any], times: np.ndarray, counts: Sequence[int], usable: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    """Solve the program over a few pairs of each task, adding pairs by reduced cost."""
+    """Solve the linear program by column generation.
+
+    It begins with a few pairs of task and type for each task, and adds pairs by their reduced cost.
+    """
     allowed = np.where(usable, times, np.inf)
     chosen = np.zeros(times.shape, dtype=bool)
     rows = np.arange(len(times))[:, None]

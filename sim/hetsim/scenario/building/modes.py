@@ -1,4 +1,4 @@
-"""Modes and shapes of a run without duplicates, and checks against the cluster."""
+"""Modes of a run, each one built once, and checks that they fit the cluster."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace

@@ -68,7 +68,7 @@ OF_TOKENS = {"kind", "step", "kv", "engine", "interval"}  # keys that only servi
 
 
 def anchored(part: Any, folder: Path) -> Any:
-    """Return a part of a file in `folder`; paths of files become absolute."""
+    """Return this part of a file with absolute paths; `folder`: that of the file."""
     if isinstance(part, list):
         return [anchored(one, folder) for one in part]
     if not isinstance(part, dict):

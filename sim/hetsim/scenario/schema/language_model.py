@@ -138,8 +138,10 @@ class LanguageModel(Profiled, Replicas):
     """Draw a random factor on all steps of a replication, from interval or, with engine, from the errors on measured
     servers."""
     interval: tuple[StepFactor, StepFactor] | None = None
-    """90 % interval of a factor on all steps, as `hetsim calibrate` writes it. Without uncertain, the factor is the
-    middle of the interval (geometric mean)."""
+    """90 % interval of the factor on all step times, as `hetsim calibrate` writes it.
+
+    Unless the key `uncertain` is set, the factor is the middle of the interval (geometric mean).
+    """
     drift: Drift | None = None
     """Random variation of a server's speed from run to run: a factor on all steps of a run, {cv: 2%, mean: 1}."""
     also_on: list[AlsoOn] = []

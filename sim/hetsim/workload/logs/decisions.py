@@ -157,7 +157,7 @@ class Round:
         return self.state.max_of_group[group] - holds - sum(job.amount for job in self.given if job.group == group)
 
     def ends(self, node: int) -> list[tuple[float, float]]:
-        """Return (expected end, amount) of each job on a node; overdue jobs end now."""
+        """Return (expected end, GPUs or cores) of each job on a node; late ones end now."""
         entries = [(max(end, self.now), need) for end, need in self.state.running[node].values()]
         entries += [(self.now + job.estimate, job.demand[1]) for job in self.given if node in job.nodes]
         return sorted(entries)
