@@ -215,7 +215,10 @@ def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _wanted(cost: np.ndarray) -> np.ndarray:
-    """Return the places that are among the n best of some job; n jobs need no others."""
+    """Return the places that are among the n best ones of any of the n jobs.
+
+    An optimal assignment needs no others.
+    """
     count, places = cost.shape
     if places <= count:
         return np.arange(places)
@@ -324,7 +327,10 @@ class MultiGeneration(Scheduler):
         self._tried = view.changes.releases
 
     def ways(self, task: Task) -> list[tuple[float, int]]:
-        """Return (gain, position) of the modes within the budget, largest gain first."""
+        """Return (gain, position) of the task's modes that its budget allows.
+
+        The largest gain, in seconds saved per device-second, is first.
+        """
         times = [(p, task.estimate_at(p)) for p in task.allowed or range(len(task.modes))]
         seconds = {p: value for p, value in times if math.isfinite(value)}
         price = {p: self._price(task.modes[p]) * value for p, value in seconds.items()}

@@ -352,7 +352,10 @@ class Predictive(Scheduler):
 
 
 class ViewWithRoom(PartView):
-    """View for tasks of other classes; modes that leave too little room fit nowhere."""
+    """View that hides room which is reserved for expected tasks of a class.
+
+    A mode that would use it fits nowhere.
+    """
 
     def __init__(self, view: View, leaves_room: Callable[[Mode], bool]):
         super().__init__(view, None, view.cluster.types.values())
@@ -389,7 +392,10 @@ class DevicePool:
         self._wants: deque[tuple[float, int]] = deque()
 
     def want(self, now: float, number: float) -> None:
-        """Record that `number` devices are needed; update `wanted`, a maximum over time."""
+        """Record that `number` devices are needed now.
+
+        `wanted` becomes the maximum of these numbers over the last `stabilization` seconds.
+        """
         wanted = max(self.min_awake, math.ceil(number - 1e-9))
         while self._wants and self._wants[-1][1] <= wanted:
             self._wants.pop()

@@ -91,7 +91,7 @@ class Series:
 
     @property
     def settled(self) -> bool:
-        """Return True if nothing is expected, so that intervals can be skipped."""
+        """Return True if all forecasts are about 0 and remain so while nothing arrives."""
         if len(self._said) < self._steps or self.ceiling() > NOTHING:
             return False
         return all(before == self._sum and expected <= NOTHING for before, expected in self._said)

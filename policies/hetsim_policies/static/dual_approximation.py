@@ -203,9 +203,10 @@ def attempt(
 
 
 def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, relaxed: Relaxation) -> bool:
-    """Return True if `relaxation`, with limits on the `counts` too, has no solution.
+    """Return True if a guess is too short because of the numbers of long tasks.
 
-    This refuses more guesses than areas do if tasks are long: three tasks of 0.4 λ fill two devices, not 1.2.
+    The program of `relaxation` is solved with limits on these numbers (`counts`), too.  This refuses more guesses than
+    areas alone: three tasks of 0.4 λ fill two devices, not 1.2.
     """
     free, limit = relaxed.free, guess * (1 + TOLERANCE)
     if len(free) > LARGEST_LINEAR:

@@ -276,7 +276,10 @@ def _shapes(log: Spans) -> list[np.ndarray]:
 
 
 def _counts(log: Spans, knots: np.ndarray) -> np.ndarray:
-    """Return a row per span: steps, sequences, context, reading steps, tokens by size."""
+    """Return the numbers that the times of spans are fitted to, a row per span.
+
+    Columns: steps, sequences, context, steps that read prompts, and their tokens between two `knots` each.
+    """
     size = log.read
     parts = []
     for place in range(len(knots) - 1):

@@ -137,7 +137,7 @@ class Server:
         return (_off(ttft, log.ttft[:count]) + _off(latency, log.latency[:count]) + own) / 3
 
     def delays(self, times: StepTimes) -> np.ndarray:
-        """Return measured minus simulated times to the first token, without queueing."""
+        """Return measured minus simulated time to first token, where requests hardly wait."""
         ttft = self.simulated(times, 0.0)[0][: self.count]
         quiet = ttft <= np.nanquantile(ttft, QUIET)
         return (self.log.ttft[: self.count] - ttft)[quiet]

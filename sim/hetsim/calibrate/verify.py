@@ -87,7 +87,10 @@ def serve_serial(device: MeasuredDevice, arrivals: np.ndarray, most: int, clock:
 def serve_overlapped(
     device: Overlapping, arrivals: np.ndarray, profile: ServiceProfile, most: int, clock: RequestClock
 ) -> np.ndarray:
-    """Serve two batches (up to `most`) at once, uploaded in time; return responses."""
+    """Serve requests in batches of up to `most`, two at a time; return response times.
+
+    A batch is uploaded so that it has arrived when the device has computed the one before.
+    """
     finish, taken, done = np.empty(len(arrivals)), 0, 0
     due = clock.now() + arrivals
     flying: deque[tuple[int, Callable[[], bool]]] = deque()

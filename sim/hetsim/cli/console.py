@@ -163,9 +163,9 @@ def making(
 def searching(
     kept: str | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> "Iterator[TerminalBar | CaseLines | None]":
-    """Context of a study: progress, warnings, shard reports, a note on an early end.
+    """Context in which a command runs a study: progress, warnings, shard reports.
 
-    kept: this note, printed after an interrupt, a full disk, or the loss of workers.  cases: see `progress`.
+    kept: text printed if it ends early (an interrupt, a full disk, lost workers).  cases: see `progress`.
     """
     try:
         with shard_reports(to_json), own_warnings(quiet), progress(quiet, cases) as bar:

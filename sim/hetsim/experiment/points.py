@@ -43,7 +43,7 @@ Points = Iterable[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class PointRow:
-    """A point under one policy: its `values` as written, its changes as `overrides`."""
+    """A point of a sweep under one policy: `values` as written, and as `overrides`."""
 
     point: int
     values: dict[str, Any]

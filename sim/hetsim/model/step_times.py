@@ -164,7 +164,10 @@ class RooflineSteps:
         return decode
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """Return a step's seconds; `attended`: result of the function `attended`."""
+        """Return a step's seconds.
+
+        attended: pairs of a prompt token with an earlier token (or itself), as the function `attended` counts them.
+        """
         if prompt_tokens:
             linear = self._matrices(prompt_tokens + sequences, sequences + 1)
         else:

@@ -46,7 +46,10 @@ class Line:
 
 @dataclass
 class Band:
-    """The area between two lines; peak: where means are drawn, `high` is a maximum."""
+    """The area between two lines.
+
+    peak: `high` is the maximum of each interval over which the lines are averaged.
+    """
 
     x: Any
     low: Any

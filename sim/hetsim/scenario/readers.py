@@ -250,7 +250,7 @@ def rows() -> dict[str, frozenset[str]]:
 
 
 def pattern_of(path: str) -> str:
-    """Return the path as the table lists it; a class has the rows of an entry."""
+    """Return the key under which the table of readers lists a path of the scenario."""
     for section, other in _ALIKE.items():
         if path.startswith(section) and path != "workload.classes.weight":
             path = other + path.removeprefix(section)

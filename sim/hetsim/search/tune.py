@@ -105,7 +105,7 @@ class Tuning:
 
     @cached_property
     def interval_before(self) -> Interval:
-        """Confidence interval of the present setting, from the same replications."""
+        """Confidence interval of the present setting, on the same loads as the new one's."""
         return self._interval(self.present)
 
     def _interval(self, values: tuple[float, ...]) -> Interval:

@@ -170,9 +170,9 @@ def interval(
 
 
 def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
-    """Return how well an engine's steps of a model are measured, a row per engine.
+    """Return how well a model's steps are measured on a GPU, a row per serving engine.
 
-    UnknownName if the GPU is not known.  A row is for all numbers of GPUs with equal evidence.
+    Numbers of GPUs with equal evidence share a row.  UnknownName if the GPU is not known.
     """
     peak = device(gpu_name)
     rows = dict[tuple[str, ...], dict[str, Any]]()

@@ -156,7 +156,10 @@ def retries_in_vain(
 def _between_tries(
     name: str, rate: float, service_mean: float, servers: int, retry_mean: float, patience_mean: float
 ) -> tuple[list[Level], list[np.ndarray]]:
-    """Return levels by the number of calls between tries, and their probabilities."""
+    """Return the levels of a queue with retrials, and their states' probabilities.
+
+    A level is a number of calls that wait for their next try.
+    """
     longest, edge, room = 64, 1.0, servers + (32 if patience_mean else 0)
     while edge > 1e-15:
         inside = np.arange(1, room + 1)

@@ -126,7 +126,10 @@ HEADS = ("scheduler", "", "order", "what may pass", "kept by a limit", "explaine
 
 
 def rows(found: Identified) -> list[list[str]]:
-    """Return a row per rule: name, best or alike, order, discipline, limits, shares."""
+    """Return a table of the scheduling rules tried on a log, one row each.
+
+    Columns: name, best or alike, order, discipline, limits, and shares of starts that the rule explains.
+    """
     lines = []
     for number, one in enumerate(found.rules):
         order = f"{one.rule.order} of users" if one.rule.order in ("share", "usage") else one.rule.order

@@ -46,7 +46,10 @@ class Widening:
     by_group: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def moved(self, told: Sequence[float] | np.ndarray, horizon: float, group: str = "") -> np.ndarray:
-        """Return the quantiles `SHARES` of a start after widening; at most the horizon."""
+        """Return the quantiles of a start (`SHARES`) after widening, at most the horizon.
+
+        told: the quantiles before.
+        """
         capped = np.minimum(np.asarray(told, dtype=float), horizon)
         moved = np.clip(capped + np.array(self.by_group.get(group, self.moves)), 0.0, horizon)
         middle = moved[..., 2] = capped[..., 2]

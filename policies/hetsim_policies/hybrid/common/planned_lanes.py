@@ -351,7 +351,10 @@ class Board:
         return self._experience.ratio(spent if spent >= before else before)
 
     def finish(self, task: Task, view: View) -> float:
-        """Expected end of a running task; if it is late, by the lateness of ended tasks."""
+        """Expected end of a running task.
+
+        If it is late already, this follows from how late tasks were that have ended.
+        """
         now, row = view.now, task.index
         job, since = self.running.get(row, (None, 0.0))
         if job is None:

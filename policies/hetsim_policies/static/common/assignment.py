@@ -177,7 +177,10 @@ class Fractional:
 
 @dataclass(frozen=True)
 class Integral:
-    """The integer solution: each task's site (None: not found), a lower bound on T."""
+    """The integer solution: each task's site, and a lower bound on the makespan.
+
+    The sites are None if none were found.
+    """
 
     site_of: np.ndarray | None
     bound: float

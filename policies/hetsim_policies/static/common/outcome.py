@@ -113,10 +113,11 @@ def planned(
 
 
 def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
-    """Return the plan with final times: its timetable or, if not exact, a rehearsal's.
+    """Return the plan with its final times.
 
-    If tasks share links or memory is short, only plans that were simulated before (`judged`) are rehearsed; other plans
-    have the timetable for idle links.
+    They are those of the timetable if it is exact, else those of a simulation of the plan on the estimates (rehearsal).
+    If tasks share links or memory is short, only plans that were simulated before (`judged`) are rehearsed; others have
+    the timetable for idle links.
     """
     exact = plan.notes["timetable"] == "exact" and not plan.copies and not plan.fused
     exact = exact and not instance.problem.unplanned

@@ -21,9 +21,10 @@ from hetsim_policies.task_graphs import Graph, Ways, successors, topological, up
 
 @dataclass(frozen=True)
 class Needs:
-    """Seconds of each task on a device of each place, without moving what it reads.
+    """Seconds of each task on a device of each place (a node's devices of one type).
 
-    A time is inf if the task cannot run there.  If no data moves, each device type is one place.
+    Moving what the task reads is not included.  A time is inf if the task cannot run there.  If no data moves, each
+    device type is one place.
     """
 
     seconds: np.ndarray
@@ -38,7 +39,7 @@ class Needs:
 
 
 def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = None) -> Needs:
-    """Return the seconds for which each task occupies a lane, by place (see `Needs`)."""
+    """Return the seconds for which each task occupies a device, by place (`Needs`)."""
     kind = np.repeat(np.arange(len(counts)), np.asarray(counts, dtype=np.int64))
     if traffic is None:
         return Needs(times, np.asarray(counts, dtype=float), kind)

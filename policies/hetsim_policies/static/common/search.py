@@ -103,7 +103,7 @@ def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
 
 
 def seed_of(instance: Instance, traffic: Traffic | None = None) -> Seed:
-    """Return the seed of minimum makespan; at ties, the first."""
+    """Return the best schedule of the fast planners, from which a search begins."""
     return min(seeds_of(instance, traffic), key=lambda seed: seed.schedule.makespan)
 
 

@@ -244,7 +244,10 @@ class Pipeline:
         return legs
 
     def _hops(self, source: int, lane: TimedLane, size: float) -> list[tuple[float, list[tuple[str, float]], int]]:
-        """Return transfers on the path from `source` to a lane: (seconds, links, place)."""
+        """Return the transfers that bring data from `source` to a device, hop by hop.
+
+        For each: seconds if alone, the links that it uses, and the place where the data then are.
+        """
         hops = []
         node = -1 - source
         if source >= 0:

@@ -116,7 +116,10 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return self._times(n, label)
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
-        """Return modes and times of the n requests of a trace; `extra`: its other columns."""
+        """Return the modes of n requests that come from a trace, with their times.
+
+        extra: the trace's further columns, such as tokens.
+        """
         self.extra = {key: extra[key] for key in TOKENS if key in extra}
         return self._times(n, (self.name,))
 

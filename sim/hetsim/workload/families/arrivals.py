@@ -68,7 +68,7 @@ class MarkovModulatedPoisson(ArrivalProcess):
     switching: list[list[PerSecond]] | None = None
     """Transition rates between states, one row per state, 0 on the diagonal; in place of holding."""
     holding: list[Interval] | None = None
-    """Mean time in each state; the states follow each other in a cycle; in place of switching."""
+    """Mean time in each state; the states follow each other in a cycle. Replaces `switching`."""
 
     def _check_keys(self) -> None:
         if (self.switching is None) == (self.holding is None):

@@ -251,7 +251,7 @@ class Examined:
         self.begin(())
 
     def begin(self, waiting: Iterable[LoggedJob]) -> None:
-        """Begin a judged interval with the jobs that wait at its start."""
+        """Begin a part of the log that is judged; `waiting`: the jobs that wait then."""
         self.queue = sorted(self._entry(job) for job in waiting if math.isnan(self.predicted[job.row]))
         self.coming: list[LoggedJob] = []  # jobs that it has started and the record will within a cycle
 

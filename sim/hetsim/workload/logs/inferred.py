@@ -126,7 +126,10 @@ def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
 
 
 def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int, tuple[HeldOverTime, float]]:
-    """Return, by job of a group with a limit, the group's use over time and the limit."""
+    """Return, by row of a job, the use over time and the limit of the job's group.
+
+    Jobs of groups without a limit are left out.
+    """
     if limits is None:
         return {}
     at_limit: dict[int, tuple[HeldOverTime, float]] = {}
@@ -209,7 +212,11 @@ def order_of(jobs: Jobs) -> Order | None:
 
 
 def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Count, as [a, b], jobs of class b overtaken by class a; and waiting jobs of b."""
+    """Count how often jobs overtook others, by class.
+
+    Returns [a, b]: the number of waiting jobs of class b that any job of class a overtook; and the waiting jobs by
+    class.
+    """
     passing, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
     chosen = np.flatnonzero((jobs.wait > SHORT) & jobs.evidence)
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_JOBS)).astype(int)] if len(chosen) else chosen

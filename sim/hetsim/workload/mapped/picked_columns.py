@@ -238,7 +238,10 @@ class _Table:
             self.last = size
 
     def result(self, expected: bool, ranks: list[float]) -> Found:
-        """Return sizes, seconds, spreads; `expected`: rows begin with the expected time."""
+        """Return batch sizes, seconds, and spreads of these times.
+
+        expected: rows begin with the expected time, before quantiles of the ranks.
+        """
         sizes = sorted(self.rows)
         seconds, spreads = [], []
         for size in sizes:

@@ -45,7 +45,10 @@ ORDER = (
 
 
 def proposal_of(path: Path, form: str | None, separator: str | None, known: str | None) -> Proposal:
-    """Propose a mapping of a log; if it is incomplete, the recognized format `known`."""
+    """Propose how to read a log with unknown columns.
+
+    If that is incomplete, the format `known` that was recognized is proposed instead.
+    """
     try:
         file_form = form or form_of(path)
         proposal = propose(path, file_form, rows_of(path, file_form, separator))

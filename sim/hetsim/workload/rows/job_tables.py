@@ -248,7 +248,7 @@ class Assembly:
     def _recorded(
         self, table: TaskTable, arrival: np.ndarray, start: np.ndarray | None, due: np.ndarray | None
     ) -> None:
-        """Set recorded starts and deadlines, at the same time after the arrival as logged."""
+        """Set recorded starts and deadlines: as long after the arrival as in the log."""
         if start is not None and self.columns.numbers["start"]:
             wait = start - arrival
             if self.log.cut.warm_start:  # from the cut on; those that were moved behind it start when they did
