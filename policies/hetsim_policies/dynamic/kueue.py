@@ -256,7 +256,7 @@ class Kueue(Scheduler):
             self._wake(-math.inf if self.requeue else math.inf)
 
     def _wake(self, now: float) -> None:
-        """Reconsider jobs that were set aside until now, in all their trees of cohorts."""
+        """Reconsider the jobs set aside in each tree of cohorts whose time has come."""
         for root in [root for root, due in self._woken.items() if due <= now]:
             del self._woken[root]
             self._live.update(self._trees[root])

@@ -26,10 +26,7 @@ class Matched(NamedTuple):
 
 
 class JobMode(NamedTuple):
-    """One mode of a job.
-
-    mode: its position among the job's modes.  kind: number of its device type.  time: seconds.  width: devices.
-    """
+    """One mode of a job: its position, number of the device type, seconds, devices."""
 
     mode: int
     kind: int

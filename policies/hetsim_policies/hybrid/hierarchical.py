@@ -463,10 +463,10 @@ class Hierarchical(Scheduler):
     def _candidate(
         self, kind: TaskKind, position: int, group: DeviceGroup, view: View
     ) -> tuple[float, GroupedTask] | None:  # fmt: skip
-        """Return the task that gains most from moving to this group, and its slowdown.
+        """Return a task to move to this group and its slowdown there, as (slowdown, task).
 
-        In each other group only the newest task of the kind is considered; it gains if it would end earlier here.  None
-        if no task gains.
+        Only the newest task of the kind in some other groups is considered, if it would end earlier here (`moves:
+        always`: in any case).  Of these, the one that would otherwise end last is returned; None if there is none.
         """
         best: tuple[float, GroupedTask] | None = None
         latest = -math.inf

@@ -341,10 +341,7 @@ class Predictive(Scheduler):
                     self._others[task.index] = mode.type, mode.gpu_share / len(tasks)
 
     def _forget(self, task: Task, stopped: bool = False) -> None:
-        """Remove a task that no longer runs.
-
-        stopped: it will run again, so its work has been counted among the arrivals already.
-        """
+        """Remove a task that no longer runs; if `stopped`, it counts as arrived already."""
         self._others.pop(task.index, None)
         self._held.pop(task.index, None)
         if not stopped:

@@ -183,10 +183,7 @@ class SemiStatic(Scheduler):
         self._tasks[task.index] = task
 
     def _impossible(self, number: int, task: Task) -> bool:
-        """Return True if a planned step cannot be started as planned.
-
-        That is, a device of it is down, or admission forbids its mode.  number: of the step in the plan.
-        """
+        """Return True if a planned step's device is down or admission forbids its mode."""
         assert self.planned is not None
         if task.allowed is not None and self.planned.steps[number].mode not in task.allowed:
             return True

@@ -31,10 +31,7 @@ class Recent:
                 one.add(time, amount)
 
     def skip(self, count: int, time: float) -> None:
-        """Add `count` intervals, the last one ending at `time`, in which nothing arrived.
-
-        Nothing was forecast for them, either.
-        """
+        """Add `count` intervals up to `time` in which nothing arrived, as was forecast."""
         for sums in self._sums:
             for one, amount in zip(sums, (1.0, 0.0, 0.0, 0.0), strict=True):
                 one.add_often(count, time, amount)
@@ -46,7 +43,7 @@ class Recent:
 
     @property
     def mean(self) -> Mean:
-        """Mean over the shortest of the recent times that has `ENOUGH` arrivals."""
+        """Mean over the shortest time with `ENOUGH` arrivals, or else the longest time."""
         sums = next((sums for sums in self._sums if sums[3].total >= ENOUGH), self._sums[-1])
         weight, value, expected, arrivals = (one.total for one in sums)
         # Weights that fade over m seconds have the variance of a plain mean over 2 m.

@@ -97,7 +97,7 @@ class Series:
         return all(before == self._sum and expected <= NOTHING for before, expected in self._said)
 
     def skip(self, count: int, end: float) -> None:
-        """Record `count` intervals without arrivals at once, the last one ends at `end`.
+        """Record `count` intervals without arrivals at once; the last one ends at `end`.
 
         Only allowed if the series is settled (further empty intervals do not change its forecast).  The result is that
         of `measure` for each interval, except for loads so small that they count as 0 (`NOTHING`).  Cost: O(1) in the

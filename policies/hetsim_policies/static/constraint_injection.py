@@ -327,10 +327,7 @@ class SharingTree:
         return ConstraintNode(name, _together(groups), tuple(below))
 
     def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield two ways to divide groups of tasks among the accelerators.
-
-        Only groups that are faster on accelerators are divided.
-        """
+        """Yield two ways to divide groups that are faster on accelerators among these."""
         sites = self.devices
         if len(sites) < 2:
             return
@@ -376,7 +373,7 @@ class SharingTree:
     def _orders(self, groups: Sequence[tuple[int, ...]]) -> Iterator[ConstraintNode]:
         """Yield further constraints for given groups of tasks.
 
-        They fuse equal kernels, run chains one after the other, or order uploads.
+        They fuse equal kernels, run chains one after the other, order uploads, or separate groups with large uploads.
         """
         if fused := tuple(Fuse(row) for group in groups for row in self._equal_kernels(group)):
             yield ConstraintNode("fuse", fused)

@@ -225,10 +225,7 @@ class Machine:
         return by_arrival(self.instance, lanes, self.times(lanes) / frequencies[self.device[lanes]])
 
     def named(self, frequencies: np.ndarray, lanes: np.ndarray) -> dict[str, float]:
-        """Return the frequencies of devices that have work and run below full speed.
-
-        The result is by name of the device.
-        """
+        """Return frequencies below full speed, by name of each device that has work."""
         work = np.bincount(self.device[lanes], self.times(lanes), minlength=len(self.devices)).tolist()
         rows = zip(self.devices, frequencies.tolist(), work, strict=True)
         return {device.name: value for device, value, load in rows if value < 1 and load > 0}
@@ -256,8 +253,7 @@ def _settled(frequencies: np.ndarray) -> np.ndarray:
 def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadline: float) -> Plan:
     """Return the best of three assignments, each improved by single moves.
 
-    The assignments are: the rounded optimum of the relaxed program; each task where it needs the least energy; the
-    `seed`.
+    These are: the rounded optimum of the relaxed program; each task where it needs the least energy; the `seed`.
     """
     fractions, bound = relaxed(machine, deadline, min_frequency)
     candidates = [machine.lanes_of(seed), rounded(machine, machine.frugal())]

@@ -473,10 +473,7 @@ def rest_of_two_types(
 
 
 def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int, count: int) -> np.ndarray | None:
-    """Renumber the CPUs (or GPUs) so that each running task stays on its device.
-
-    None if two running tasks were assigned to one device.
-    """
+    """Renumber devices so that running tasks keep theirs; None if two share a device."""
     names = lanes[first : first + len(busy)]
     if len(np.unique(names)) < len(names):
         return None

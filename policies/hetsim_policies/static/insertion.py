@@ -173,10 +173,7 @@ class Peft(InsertionPlanner):
 
 
 def critical_tasks(up: Sequence[float], before: Ways) -> list[int]:
-    """Return the tasks of a critical path, from its first task to the end.
-
-    Of several critical paths it is the one whose tasks come first in the table of tasks.
-    """
+    """Return the tasks of the first critical path (in table order), from start to end."""
     after: list[dict[int, float]] = [{} for _ in before]
     for task, earlier in enumerate(before):
         for writer, seconds in earlier.items():

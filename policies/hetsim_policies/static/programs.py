@@ -67,9 +67,9 @@ def linear_program(instance: Instance) -> tuple[Schedule, float]:
 
 
 def roundings(instance: Instance) -> tuple[list[Schedule], float]:
-    """Return two schedules rounded from the relaxed program, and the lower bound.
+    """Return one or two schedules rounded from the relaxed program, and a lower bound.
 
-    The shorter schedule is first.  Tasks that do not all arrive at once are rounded in one way only.
+    The shorter schedule is first.  With a task graph or several arrival times, tasks are rounded in one way only.
     """
     if not instance.size:
         return [Schedule.empty(0)], 0.0
@@ -91,8 +91,7 @@ def roundings(instance: Instance) -> tuple[list[Schedule], float]:
 def rounded(share: np.ndarray, matched: bool) -> np.ndarray:
     """Return the type (site) of each task from the fractions of a relaxed assignment.
 
-    It is that of the largest fraction.  matched: tasks that the relaxation divides get different sites if possible
-    (matching).
+    It is that of the largest fraction.  matched: divided tasks get different sites if possible (matching).
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
@@ -299,10 +298,7 @@ class Hlp(PlannedScheduler):
 def hlp(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
-    """Plan a task graph by a linear program (HLP), then list scheduling.
-
-    Returns the schedule, and a lower bound on the makespan from the first arrival.
-    """
+    """Return a schedule by a linear program (HLP), and a bound from the first arrival."""
     share, bound = graph_linear_program(times, counts, predecessors, ready)
     rows = np.arange(len(times))
     kind = share.argmax(axis=1) if len(times) else np.empty(0, dtype=np.int64)

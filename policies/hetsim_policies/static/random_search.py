@@ -68,10 +68,7 @@ class BudgetedSearch(DescendingPlanner):
         return search.finished(search.landscape.schedule(*self.best(search)))
 
     def best(self, search: Search) -> tuple[np.ndarray, np.ndarray]:
-        """Return the best schedule found within the budget: device and key of each task.
-
-        Tasks of a device run by ascending key.
-        """
+        """Return devices and (ascending) keys of the best schedule within the budget."""
         raise NotImplementedError
 
 

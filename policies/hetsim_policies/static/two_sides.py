@@ -104,10 +104,7 @@ def greedy_dual(
 
 
 def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: float) -> np.ndarray | None:
-    """Choose the tasks for the second type so that all tasks end within `guess`.
-
-    Returns a mask of these tasks; None if this filling (in `order`) does not succeed.
-    """
+    """Return a mask of tasks for the second type so that all end by `guess`, or None."""
     limit = guess * (1 + TOLERANCE)
     p, q = times[:, 0], times[:, 1]
     second = p > limit
@@ -205,8 +202,7 @@ class Clb2c(PlainPlanner):
 def clb2c(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
     """Schedule by CLB2C (centralized load balancing) on devices of two types.
 
-    Tasks are sorted by how much faster they are on one type; the first or the last one is taken next, whichever ends
-    earlier, on the second type at ties.
+    Tasks are sorted by speedup; next is the first or the last one, whichever ends earlier (at ties on the second type).
     """
     schedule = Schedule.empty(len(times))
     free = [[(0.0, lane) for lane in range(count)] for count in counts]  # heaps

@@ -217,10 +217,7 @@ def spans(
 
 
 def joined(logs: list[Spans]) -> Spans:
-    """Combine the spans of several request logs as if they were from one log.
-
-    A span is the time from a request's first token to its last, and the work of the server in it.
-    """
+    """Combine the spans (first to last token) of several request logs as if from one."""
     starts = np.cumsum([0, *(len(one.read) for one in logs[:-1])])
     pairs = zip(logs, starts, strict=True)
     moved = [replace(one, first=one.first + start, last=one.last + start) for one, start in pairs]
@@ -259,10 +256,7 @@ def fit(log: Spans) -> Reading | None:
 
 
 def _shapes(log: Spans) -> list[np.ndarray]:
-    """Return candidates for the bends of a piecewise linear time to read prompts.
-
-    Each candidate is a set of prompt sizes.
-    """
+    """Return candidate sets of prompt sizes where the time to read prompts may bend."""
     first, last = int(log.read.min()), int(log.read.max())
     if first == last:
         first = max(0, last - 1)

@@ -111,9 +111,9 @@ class Server:
         return step.model_copy(update=change).times(self.service.figures)
 
     def spans(self) -> request_log.Spans | None:
-        """Return the requests' times between tokens, from which step times are inferred.
+        """Return the spans from first to last token, from which step times are inferred.
 
-        None if steps cannot be inferred: with several replicas, or if the step times come from the roofline model.
+        None if impossible: a roofline, disaggregated or several replicas, scaling, or answers of one token only.
         """
         service, log, count = self.service, self.log, self.count
         if self.wants_roofline or service.disaggregated is not None or service.scale is not None:
@@ -206,9 +206,9 @@ class Server:
 
 
 def entry_of(path: Path) -> dict[str, Any]:
-    """Return the `workload:` entry of a scenario file that describes one server.
+    """Return the one `workload:` entry of a server's scenario file, as it is written.
 
-    The text is returned as it is in the file.  ScenarioError if there is no such entry.
+    Raise ScenarioError unless it is the only entry and describes a language model (`kind: llm`).
     """
     read = document.read(path)
     workload = read.data.get("workload")
@@ -264,10 +264,7 @@ class Figure:
 
 @dataclass
 class Fitted:
-    """The step times and front-end delay fitted to a server's log.
-
-    Their errors are those on requests that were held back from the fit.
-    """
+    """Step times and front-end delay fitted to logs; errors on the requests held back."""
 
     step: dict[str, Any]  # as in the service's `step`, in seconds; for a roofline `roofline` and `fixed`
     front_end: float
@@ -279,10 +276,7 @@ class Fitted:
 
     @property
     def interval(self) -> list[float]:
-        """90 % bounds of the factor by which real steps differ from the fitted ones.
-
-        Empty if the logs are too short for it.
-        """
+        """90 % bounds of real / fitted step time; empty if the logs are too short for it."""
         half = math.exp(QUANTILE * self.spread)
         return [round(1 / half, 6), round(half, 6)] if math.isfinite(half) else []
 
@@ -383,7 +377,7 @@ def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float
 def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, float]:
     """Return the logarithm of the factor by which all steps must be multiplied.
 
-    With it simulated times between tokens equal those of the log.  Also returns its standard error.
+    With it simulated decoding takes as long as measured.  Also returns its standard error (inf: too few answers).
     """
     from scipy.optimize import brentq
 
@@ -404,10 +398,7 @@ def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, flo
 
 
 def observed(server: Server) -> tuple[Interval, Interval]:
-    """Return the interval of an engine's step times, and the same narrowed by a log.
-
-    The second one is the posterior (Bayes).
-    """
+    """Return an engine's interval of step times, and that narrowed by a log (Bayes)."""
     service, within = server.service, server.drift
     if service.interval is not None:
         prior = Interval(*service.interval)

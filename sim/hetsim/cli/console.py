@@ -133,7 +133,7 @@ def progress(quiet: bool, cases: bool = False) -> "Iterator[TerminalBar | CaseLi
 
 @contextmanager
 def shard_reports(to_json: bool) -> Iterator[None]:
-    """Context: if only a part of the runs was made (`--shard`), print a report; end."""
+    """Context of a command with `--shard`: report the runs that were made, then exit."""
     from hetsim.experiment.shard import ShardOver
 
     try:

@@ -74,7 +74,7 @@ def paired(
 def sensitivity(scenario: Scenario, outcome: Result | Replications, seed: int | None = None) -> dict[str, Any]:
     """Return by how much results change if all steps of language models get longer.
 
-    outcome: the finished run or replications with steps as they are.  The form is that of `paired`.
+    outcome: the finished run or replications.  The form is that of `paired`; {} if no step times are uncertain.
     """
     if not longer_steps(scenario):
         return {}

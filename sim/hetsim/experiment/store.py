@@ -71,9 +71,9 @@ class Store:
         return None
 
     def kept(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """Yield a run's stored outcomes, each with False if it has a file of its own.
+        """Yield a run's stored outcomes, each with False if it must be moved to a segment.
 
-        Such an outcome must still be moved to a segment, a file of many outcomes.
+        A segment is a file of many outcomes; such an outcome is in a journal or in a file of its own.
         """
         for pending in self._pending.values():
             if run in pending:
@@ -123,10 +123,7 @@ class Store:
                 return io.FileIO(path, "xb")
 
     def leave(self, block: Hashable) -> None:
-        """Do not seal a block of runs now, because some of them must be run again.
-
-        An unsealed block stays in its journal; when it is complete, a later study merges it into one file (seals it).
-        """
+        """Do not merge a block's runs into one file: a later study runs some anew."""
         self._incomplete.add(block)
 
     def seal(self, block: Hashable = None) -> None:

@@ -212,10 +212,7 @@ class Study:
         return None
 
     def _hand_out(self, series: Replicates) -> Place | None:
-        """Return the next replication of a case that has to run.
-
-        None if its result was found in the store; it is then added to the case's results.
-        """
+        """Return the next replication to run; None if it was in the store and was added."""
         number = series.sent
         series.sent += 1
         outcome = None

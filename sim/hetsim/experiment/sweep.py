@@ -139,10 +139,7 @@ class Checked:
         self.pilots: dict[bytes, Pilot] = {}  # pilots of cases with `warmup: auto`, by the digest of their first run
 
     def add(self, label: str, scenario: str, run: str, seed: int, warmup: float) -> None:
-        """Add a row of the sweep that was checked.
-
-        scenario, run: digests.  warmup: NaN if a pilot run has to find it.
-        """
+        """Add a row of the sweep; scenario, run: digests; warmup: NaN if a pilot finds it."""
         self.policy.append(self.names.setdefault(label, len(self.names)))
         self.scenarios += bytes.fromhex(scenario)
         self.runs += bytes.fromhex(run)
@@ -208,10 +205,7 @@ class SweepPlan:
 
     @cached_property
     def block(self) -> int:
-        """Number of table rows whose runs are stored together.
-
-        All rows of a point of the sweep are in the same block.
-        """
+        """Number of table rows whose runs are stored together (whole points of the sweep)."""
         if not isinstance(self.rows, PointRows):
             return max(1, len(self.rows))  # of a list of points that name their policies, in any order
         policies, amount = len(self.rows.policies), self.amount

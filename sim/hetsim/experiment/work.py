@@ -237,10 +237,7 @@ class Shelf:
         self.lock = threading.Lock()
 
     def scenario(self, setup: Setup, digest: str, job: RunJob) -> Scenario:
-        """Return the scenario of a job, built once per worker.
-
-        Raises OtherInputs if its files differ here from those of the study (digest).
-        """
+        """Return a job's scenario (cached); raise OtherInputs if its files differ here."""
         key = hashlib.sha256(f"{digest} {job.scenario} {job.overrides!r}".encode()).hexdigest()
         with self.lock:
             if (scenario := self.scenarios.get(key)) is None:

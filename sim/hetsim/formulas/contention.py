@@ -89,8 +89,8 @@ def delays(
 def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention) -> np.ndarray:
     """Return the seconds by which each job's step is longer since jobs share the link.
 
-    own, spent: seconds of a job's step, and those of its exchange alone; share: share of the link that it would use.
-    The rule says whether the exchanges of jobs coincide (aligned) or alternate with computing (interleaved); else 0.
+    own, spent: seconds of a job's step without sending, and of sending alone; share: fraction of the link it then uses.
+    The rule says whether the sending of jobs coincides (aligned) or alternates with computing (interleaved); else 0.
     """
     if rule == "interleaved":
         return np.maximum(0.0, spent @ share - own - spent)

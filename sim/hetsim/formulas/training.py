@@ -191,8 +191,7 @@ class ParallelPlan:
 class TrainingMachine:
     """The GPUs of a training job and the links between them.
 
-    each: GPUs per node.  cards: network cards per node.  inside, card: one-way bytes/s between GPUs of a node, and of
-    one network card.
+    each, cards: GPUs, network cards per node.  inside, card: one-way bytes/s between a node's GPUs, of a network card.
     """
 
     flops: float

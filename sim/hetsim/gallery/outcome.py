@@ -103,7 +103,7 @@ def judged(
 ) -> dict[str, Any]:
     """Return one row of the comparison: a published value, ours, and the difference.
 
-    `ours`: (mean, deviation, runs) of each case; their mean is compared.
+    `ours`: (mean, deviation, runs) of each case, None if it was not run; the cases' mean is compared.
     """
     known_values = [one for one in ours if one is not None]
     complete = len(known_values) == len(ours)
@@ -335,10 +335,7 @@ def recorded(entry: Entry) -> Outcome:
 
 
 def record(outcome: Outcome) -> None:
-    """Store the results of a gallery entry's cases next to its description.
-
-    Stored results of cases that were not run this time remain.
-    """
+    """Store a gallery entry's results in its folder; those of other cases remain."""
     before = recorded(outcome.entry).recorded
     key = ["table", "case", "value"]
     again = set(outcome.recorded[key].itertuples(index=False, name=None))

@@ -106,10 +106,7 @@ class Tolerance(Model):
 
 
 class WideFigures(Model):
-    """Form of a table of published numbers: one column per value of an axis.
-
-    A row then has several numbers, such as one for each policy.
-    """
+    """Form of a table of published numbers: one column per value of an axis."""
 
     axis: Name  # name of the axis
     value: Name  # name of the cells' value

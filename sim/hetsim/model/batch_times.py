@@ -150,10 +150,7 @@ class StageTable:
         return NearestLine(per_item, fixed, float(off[worst]), self.sizes[worst])
 
     def falls(self, noise: float) -> tuple[int, int] | None:
-        """Return (larger, smaller) size if the larger is faster beyond `noise`, or None.
-
-        noise: share of the time by which measurements may differ.
-        """
+        """Return sizes (larger, smaller), the larger faster by the share `noise`; or None."""
         slowest = 0
         for place, seconds in enumerate(self.seconds):
             if seconds < self.seconds[slowest] * (1 - noise):

@@ -256,7 +256,7 @@ class Cluster:
         return [t for t in self.types.values() if t.name in present and kind in (t.name, t.kind)]
 
     def count(self, kind: str) -> int:
-        """Return the number of devices of a kind or type; for CPUs the number of cores."""
+        """Return the number of devices of a kind or type (CPUs: of their cores for tasks)."""
         units = zip(self.devices, self.units, strict=True)
         return sum(count for device, count in units if kind in (device.type.kind, device.type.name))
 

@@ -141,10 +141,7 @@ class Stopping:
     state: Bytes = 0
     """Bytes of state that are moved to the host and back."""
     interval: Seconds = math.inf
-    """Computed time between checkpoints, from which tasks resume after a fault.
-
-    Default: work is saved only if the task is stopped.
-    """
+    """Computed time between checkpoints, from which tasks resume after a fault. Default: only a stop saves work."""
     block: Seconds = 0.0
     """Length of a kernel's blocks: drain and flush stop a kernel only between two blocks. Default: at any time."""
     idempotent: bool = False

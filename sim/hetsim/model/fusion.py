@@ -80,10 +80,7 @@ class Fusion:
 
     @property
     def held_items(self) -> tuple[int, ...]:
-        """Data items that need memory on the device: inputs and outputs of the launch.
-
-        An item that one fused task passes to another needs none.
-        """
+        """Data items that need memory on the device: inputs and outputs of the launch."""
         return tuple(dict.fromkeys((*self.inputs, *self.outputs)))
 
     @property

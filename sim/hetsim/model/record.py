@@ -97,10 +97,7 @@ class ClosedStream:
 
 @dataclass
 class RunInput:
-    """The input of one run.
-
-    `policy`: name and parameters of the policy, as error messages quote it.
-    """
+    """The input of one run; `policy`: its policy with parameters, for error messages."""
 
     name: str
     cluster: Cluster
@@ -124,10 +121,10 @@ class RunInput:
     # warnings that the results show first, such as a load beyond every capacity
     warnings: list[str] = field(default_factory=list)
     overloads: list[tuple[str, float, float]] = field(default_factory=list)
-    """Services in order of arrival whose constant load exceeds their capacity.
+    """Services that serve first come, first served, at a constant load above capacity.
 
-    For each: the warning, the maximum number of requests that can be served before the last arrival, and the wait (s)
-    that the last of these requests has at least.
+    For each: the warning, the maximum number of requests that can be served before the last arrival, and the wait
+    (s) that the last of these requests has at least.
     """
     # keys of the scenario that no proof of a planner takes into account
     unplanned: list[str] = field(default_factory=list)

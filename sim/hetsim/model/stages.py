@@ -44,7 +44,7 @@ def download_rate(link: Link) -> float:
 class Private:
     """Bytes that each task transfers for itself alone: to upload, and to download.
 
-    Downloads include items that only this task writes and no other task reads (`final_bytes`).
+    Downloads include items that only this task writes and no other task reads or writes (`final_bytes`).
     """
 
     up: np.ndarray

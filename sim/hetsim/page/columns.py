@@ -1,8 +1,8 @@
 """Runs as compressed columns of whole numbers, which the page's script draws.
 
 `core.js` reads them: the length of a description, the description as JSON, then each column: the lowest bytes of all
-numbers, their next bytes, and so on.  Times are in ticks; arrival, ready, start and finish of a task are stored as
-differences to the one before.
+numbers, their next bytes, and so on.  Times are in ticks: an arrival as the difference to that of the task before,
+later times as differences to the previous time of the same task.
 """
 
 import json

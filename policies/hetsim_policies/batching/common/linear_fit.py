@@ -61,10 +61,7 @@ class LinearFit:
         self._fit()
 
     def _renew(self) -> None:
-        """Begin a new window of observations: keep the slope of the last one.
-
-        The sums are computed again, so rounding errors do not accumulate.
-        """
+        """Begin a new window: keep the last slope; sum again to remove rounding errors."""
         if self.is_fitted:
             self._former = self.slope
         sizes = [size for size, _ in self._seen]

@@ -113,10 +113,7 @@ class Queue(Cohort):
         self.use(workload.usage, -1)
 
     def preemptible(self, preemptor: Workload, policy: Policy, keys: set[Key]) -> list[Workload]:
-        """Return the workloads that `preemptor` may preempt and that use quota of `keys`.
-
-        keys: pairs of resource flavor and resource.
-        """
+        """Return workloads that use quota of `keys` and that `preemptor` may preempt."""
         every, newer, priority = policy == "any", policy == "lower_or_newer_equal_priority", preemptor.priority
         return [
             one for one in (() if policy == "never" else self.workloads)
@@ -137,7 +134,7 @@ class Queue(Cohort):
         heapify(self.waiting[workload.kind])
 
     def first(self) -> list[Any]:
-        """Return the heap of the workloads whose head is tried next; empty: none may be."""
+        """Return the heap with the workload to try next on top; empty if none may be."""
         heads = [heap for kind, heap in self.waiting.items() if heap and kind not in self.aside]
         return min(heads) if heads else []
 
@@ -169,8 +166,7 @@ Candidate = tuple[int, Workload, Cohort, str]
 class Entry:
     """The first workload of a queue in a cycle of Kueue's admission, and its outcome.
 
-    flavors: assigned resource flavors, by pod set and resource.  keys: pairs of flavor and resource for which others
-    must be preempted.
+    flavors: assigned resource flavors, by pod set and resource.  keys: (flavor, resource) pairs that need preemption.
     """
 
     workload: Workload
@@ -316,7 +312,8 @@ class Admission:
     def simulate(self, workload: Workload, key: Key, amount: int) -> Fitness:
         """Return how well a workload would fit after preemption for one resource.
 
-        The result: whether workloads must be preempted, or none can be, and how far up the tree quota is borrowed.
+        Returns PREEMPT (workloads of its own queue, too), RECLAIM (only of others) or NO_CANDIDATES, and the height in
+        the tree of cohorts up to which quota is borrowed.
         """
         queue, targets = workload.queue, self.targets(workload, {key: amount}, {key})
         self._found[key, amount] = targets
@@ -356,8 +353,7 @@ class Admission:
     ) -> Iterator[Candidate]:
         """Yield candidates for preemption in other queues that use borrowed quota.
 
-        Those of the nearest cohort come first.  all_levels: if False, cohorts in which the queue itself would have to
-        borrow are left out.
+        Nearest cohort first.  all_levels: False leaves out cohorts in which the queue itself would have to borrow.
         """
         queue, rules, rest = workload.queue, workload.queue.rules, dict(usage)
         advantage = False
@@ -456,8 +452,7 @@ def reserved_for(entry: Entry) -> dict[Key, int]:
 def _outcome(entry: Entry, preempted: Mapping[Workload, str], deferred: bool) -> Outcome:
     """Return what happens to a queue's first workload in this cycle of admission.
 
-    preempted: what earlier entries of the cycle preempt.  deferred: the workload waits until earlier preemptions have
-    ended.
+    preempted: what earlier entries preempt.  deferred: the workload waits until earlier preemptions have ended.
     """
     if entry.mode == NO_FIT or (entry.targets and entry.workload.gated):
         return "no fit"
@@ -475,7 +470,7 @@ def _outcome(entry: Entry, preempted: Mapping[Workload, str], deferred: bool) ->
 def _by_share(entries: list[Entry]) -> Iterator[Entry]:
     """Yield the entries of a cycle in the order of fair sharing.
 
-    Next is the entry that wins a tournament in its tree of cohorts: on each level the lowest dominant share wins.
+    Each wins a tournament in its tree of cohorts: on each level those that borrow nothing win, then the lowest share.
     """
     remaining: dict[Cohort, Entry] = {entry.workload.queue: entry for entry in entries}
     while remaining:
@@ -485,7 +480,7 @@ def _by_share(entries: list[Entry]) -> Iterator[Entry]:
 
 
 def _winner(cohort: Cohort, remaining: Mapping[Cohort, Entry]) -> Entry | None:
-    """Return the entry that fair sharing admits first among the queues of a cohort."""
+    """Return the entry of a cohort that fair sharing admits first; None without one."""
     if isinstance(cohort, Queue):
         return remaining.get(cohort)
     ranked = list[tuple[bool, tuple[int, float], float, float, int, Entry]]()
@@ -501,10 +496,7 @@ def _winner(cohort: Cohort, remaining: Mapping[Cohort, Entry]) -> Entry | None:
 
 
 def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Workload]]) -> Queue | None:
-    """Return the queue from which `queue` preempts a workload next.
-
-    On each level of the tree of cohorts it is the child with the largest share.
-    """
+    """Return the queue from which `queue` preempts next: largest share on each level."""
     if isinstance(cohort, Queue):
         return cohort if remaining.get(cohort) else None
     ways = list[tuple[tuple[int, float], bool, list[tuple[bool, bool, float, float, str]], Cohort]]()
@@ -530,9 +522,9 @@ def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) 
 
 
 def _by_rank(listed: list[Candidate], borrow: bool, keys: set[Key]) -> Iterator[tuple[Workload, str]]:
-    """Yield candidates for preemption in order, as long as their queues still borrow.
+    """Yield, in order, those candidates for preemption whose queues still borrow.
 
-    That is, all cohorts between a candidate's queue and the common one borrow one of the quotas (`keys`), too.
+    The queue and all cohorts between it and the common one must borrow one of `keys` (own queue: no condition).
     """
     for rank, one, common, reason in listed:
         below = one.queue.path[: one.queue.path.index(common)]

@@ -206,12 +206,11 @@ def min_worst_ratio(
 ) -> np.ndarray:
     """Return time fractions that minimize the worst finish-time ratio of all jobs.
 
-    The ratio is (elapsed + left / progress) / alone.
-    For each job, `elapsed` is the time since arrival, `left` the remaining fraction, and `alone` the time on an equal
-    share.  A ratio of at most r requires that each job progresses at least at the rate left / (r × alone - elapsed).
-    To maximize the minimum of progress / this rate gives a lower ratio, unless r is the minimum.  Reference: Crouzeix,
-    Ferland, Schaible, An Algorithm for Generalized Fractional Programs (1985), for this iteration, which begins with
-    the ratio of the equal share.
+    The ratio of a job is (elapsed + left / progress) / alone: `elapsed` is the time since arrival, `left` the remaining
+    fraction, and `alone` the time on an equal share.  A ratio of at most r requires that each job progresses at least
+    at the rate left / (r × alone - elapsed).  To maximize the minimum of progress / this rate gives a lower ratio,
+    unless r is the minimum.  Reference: Crouzeix, Ferland, Schaible, An Algorithm for Generalized Fractional Programs
+    (1985), for this iteration, which begins with the ratio of the equal share.
     """
     fraction = equal_share(offers)
     usable = offers.progress(fraction) > 0

@@ -84,10 +84,7 @@ class DeviceLine:
 
 
 def refuse_gangs(problem: PlanProblem) -> None:
-    """Raise ScenarioError if a task needs several nodes at once (gang).
-
-    That includes tasks whose cores may be on any nodes.
-    """
+    """Raise ScenarioError if a task needs several nodes at once or cores of any nodes."""
     tasks = problem.tasks
     gangs = [shape.index for shape in tasks.shapes if any(mode.unit is not None for mode in shape.modes)]
     if len(rows := np.flatnonzero(np.isin(tasks.shape, gangs))):
@@ -153,10 +150,7 @@ class AssigningScheduler(Scheduler):
         return 0
 
     def after_starts(self, lines: Sequence[DeviceLine], view: View) -> Iterator[Decision]:
-        """Hook: yield further decisions after the starts of a round.
-
-        lines: the devices' waiting lines from which this round tried to start tasks.
-        """
+        """Hook: yield further decisions after a round tried the devices' queues `lines`."""
         return iter(())
 
     def prepare(self, problem: PlanProblem) -> None:

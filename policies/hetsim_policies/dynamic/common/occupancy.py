@@ -26,9 +26,9 @@ class HeldRun(NamedTuple):
 
 
 def amounts_of(placement: Placement) -> dict[int, int]:
-    """Return how much a launch occupies on each node, in units of its mode.
+    """Return how much a launch occupies on each node, by number of the node.
 
-    A unit is a GPU, a core, or a node's part of a gang (`timelines.amount_of`).
+    The unit depends on the mode: accelerators, thousandths of cores, or 1 for each node of a gang with equal nodes.
     """
     mode = placement.mode
     if mode.node_count > 1:

@@ -236,8 +236,7 @@ class RoundScheduler(Scheduler):
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
         """Return how much a mode of the job is behind its fair time, and its fair time.
 
-        way: number of the mode.  The first value is fair time minus received time under the rule deficit, else their
-        ratio.
+        way: number of the mode.  First value: fair time minus received time (rule deficit), else their ratio.
         """
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]

@@ -122,8 +122,7 @@ class PairRoom(RoundRoom):
     def stay(self, job: PairedJob, view: View) -> bool:
         """Keep a running job where it is, in this round's count of free devices.
 
-        Returns True if the job has its devices reserved alone; False if it shares those of a partner, or they are
-        taken.
+        True: devices are reserved for it alone.  False: it shares those of a partner, or they are taken.
         """
         if self.keep(job):
             return True
@@ -166,10 +165,7 @@ class PairRoom(RoundRoom):
         return None
 
     def join(self, placement: Placement) -> bool:
-        """Occupy cores and memory for a job that shares the GPUs of a partner.
-
-        Return False if they do not suffice.
-        """
+        """Occupy cores and memory for a job that shares GPUs; False if they are not free."""
         mode, parts = placement.mode, self.parts(placement)
         if not all(self.host_holds(node, mode, part) for node, part in parts.items()):
             return False
@@ -384,8 +380,7 @@ class Labels:
     def of_task(self, task: Task) -> list[int]:
         """Return a label for each mode of a task, by position; -1: it shares no devices.
 
-        Jobs of one class with equal demands have one label, and the same possible partners.  Among modes with equal
-        demands only the fastest has a label.
+        Jobs of one class with equal demands share a label.  Among modes with equal demands only the fastest has one.
         """
         labels = [-1] * len(task.modes)
         for position in task.modes_by_speed():
@@ -403,7 +398,7 @@ class Labels:
     def beside(self, label: int, others: dict[int, int]) -> Iterator[tuple[int, float]]:
         """Yield labels of jobs that can share devices with a job of this label.
 
-        With each comes the relative speed of that job when it shares.  others: number of jobs by label.
+        With each comes the relative speed of the job of this label when both share.  others: number of jobs by label.
         """
         for other, count in others.items():
             if (other != label or count > 1) and (pair := self.speeds(label, other)) is not None:

@@ -68,7 +68,7 @@ class Fields:
         """Return what a launch needs on this node as one integer, and a mask for the test.
 
         The launch fits if free ≥ need and, unless mask is 0, (free - need) & mask == mask.  Return None if it never
-        fits, or if it needs fractions of accelerators.
+        fits, or if it needs several nodes or fractions of accelerators.
         """
         if (need := self.needs.get(mode)) is None and mode not in self.needs:
             plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole_devices)

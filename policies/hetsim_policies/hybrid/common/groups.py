@@ -58,10 +58,7 @@ class TaskKind:
             self.queued[position] = self.queued[position] + sign * seconds if self.waiting else 0.0
 
     def expected(self, position: int, coming: float) -> float:
-        """Expected seconds of this kind's work in a mode, for all its tasks.
-
-        These are the tasks that wait now, and `coming` further ones with the mean time so far.
-        """
+        """Expected seconds in a mode of this kind's waiting tasks and `coming` mean ones."""
         return max(0.0, self.queued[position]) + coming * self.total[position] / max(1, self.seen)
 
 
@@ -273,8 +270,7 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
 def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
     """Divide classes of work among device types so that all work ends earliest.
 
-    Among such divisions the one with the least work is chosen.  unhurried: the work need not end before this time.  Two
-    linear programs are solved.
+    Of such divisions that of least work is chosen, by two linear programs.  unhurried: an end then is early enough.
     """
     from hetsim_policies.static.common.unrelated import split
 

@@ -83,8 +83,7 @@ class PlannedJob:
 class LaneForecast:
     """Expected times if device queues keep their order and estimates are right.
 
-    `start`, `finish`: by row of the task.  `lane`: when each device with planned jobs has ended its last one, by
-    number.
+    `start`, `finish`: by row of the task.  `lane`: end of the last planned job, by number of the device that has jobs.
     """
 
     start: dict[int, float] = field(default_factory=dict)
@@ -112,8 +111,7 @@ class Experience:
         """Expected ratio of actual to estimated time of a task that runs.
 
         least: its time so far divided by its estimate.  If the task is late, it is the mean over ended tasks with a
-        larger ratio; if fewer than ENOUGH tasks had one, `least` plus the present excess.  If the task is not late, it
-        is 1.
+        larger ratio; if fewer than ENOUGH tasks had one, `least` plus the present excess.  Otherwise it is about 1.
         """
         if least < 1 + LATE:
             return least if least > 1.0 else 1.0
@@ -329,8 +327,7 @@ class Board:
     ) -> PlannedJob | None:
         """Return a planned job for the task on this device (lane), in its fastest mode.
 
-        Only modes that fit there now count; None if none does.  seconds: function that returns the time of a task at a
-        placement.
+        Only modes that fit there now count; None if none does.  seconds: returns the time of a task at a placement.
         """
         best: PlannedJob | None = None
         for position, mode in enumerate(task.modes):

@@ -105,8 +105,7 @@ class Mix:
     def rises(self, state: NodeClass, mode: Mode) -> dict[int, float]:
         """Return the rise of a node's fragmentation (GPUs) if a task starts in this mode.
 
-        For a fraction of a GPU, there is a value for each free share (key, in millionths) of a GPU that the task may
-        use; for other modes the only key is 0.
+        Keys: for a fraction of a GPU the free shares (millionths) of the usable GPUs; for other modes only 0.
         """
         rows, after = self._after([state], mode)
         gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole_devices else []
@@ -169,10 +168,7 @@ class MinRises:
         self._known: dict[Mode, np.ndarray] = {}  # by mode and state: the minimum increase, NaN if not computed yet
 
     def by_share(self, mode: Mode, node: int) -> dict[int, float]:
-        """Return the rise of a node's fragmentation (GPUs) if a task starts in this mode.
-
-        The keys are the free shares of the GPUs that the task may use, as in `Mix.rises`.
-        """
+        """Return the rise of a node's fragmentation by free share of a GPU (`Mix.rises`)."""
         return self._mix.rises(self._states.states[int(self._states.number[node])], mode)
 
     def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:

@@ -107,10 +107,7 @@ class ScoredRule:
         return self.exact(task, view) if self._published is None else self._published(task, view)
 
     def exact(self, task: Task, view: View) -> Placement | None:
-        """Place a task by scores that are not rounded to integers as the published ones.
-
-        Ties: by remaining room.  None if nothing fits.
-        """
+        """Place a task by unrounded scores, ties by remaining room; None if nothing fits."""
         raise NotImplementedError
 
 
@@ -129,10 +126,7 @@ class PublishedRandom(Scored):
 
 
 class _Weighing(Scored):
-    """Base class of rules that score nodes by free cores and GPUs.
-
-    Both are divided by those of the largest node.
-    """
+    """Base of rules that score free cores and GPUs relative to the largest node."""
 
     def begin(self, view: View) -> None:
         totals = Totals(view.cluster)

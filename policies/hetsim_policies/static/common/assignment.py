@@ -117,9 +117,9 @@ class Before:
 
 @dataclass(frozen=True)
 class Fuse:
-    """Constraint: all these tasks run one after the other at one site.
+    """Constraint: all these tasks run at one site, one right after the other.
 
-    A site is a set of equal cores or GPUs.  Each of the tasks starts as soon as it is ready.
+    A site is a set of equal cores or GPUs.  The tasks take the place of their first one in the order of the schedule.
     """
 
     tasks: tuple[int, ...]
@@ -165,10 +165,7 @@ def violated(constraints: Sequence[Constraint], site_of: np.ndarray, makespan: f
 
 @dataclass(frozen=True)
 class Fractional:
-    """The optimum of the relaxation: fractions of tasks at sites, and its makespan.
-
-    `value` is this makespan; `bound` is a certified lower bound of it.
-    """
+    """Relaxed optimum: fractions of tasks at sites, its makespan, a certified bound."""
 
     share: np.ndarray
     value: float
@@ -234,10 +231,7 @@ class AssignmentProgram:
             self.cost[: self.span] = frugal * self.time / self.counts.sum()
 
     def _in_a_row(self, times: np.ndarray, arrivals: np.ndarray | None, constraints: Sequence[Constraint]) -> float:
-        """Return an upper bound of the makespan: all tasks one after the other.
-
-        It holds for every assignment that satisfies the constraints.
-        """
+        """Return an upper bound of the makespan under the constraints: tasks one by one."""
         total = float(np.where(np.isfinite(times), times, 0.0).max(axis=1, initial=0.0).sum())
         total += 0.0 if arrivals is None else float(np.ptp(arrivals))
         for one in constraints:

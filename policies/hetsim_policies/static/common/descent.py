@@ -62,10 +62,9 @@ class DescentLanes:
 def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.ndarray | None = None) -> int:
     """Improve an assignment in place to a local optimum of the makespan.
 
-    Returns the number of pairs of tasks whose exchange was examined.
-    enough: makespan at which the search ends.  pairs: maximum number of pairs.
-    prices: value of a second on each device type.  If no change shortens the longest lane (core or GPU), changes on
-        other lanes are compared by the value of the work that they save.
+    Returns the number of pairs of tasks whose exchange was examined.  enough: makespan at which the search ends.
+    pairs: maximum number of pairs.  prices: value of a second on each device type.  If no change shortens the longest
+    lane (core or GPU), changes on other lanes are compared by the value of the work that they save.
     """
     size = len(lanes.lane)
     looked = turn = 0

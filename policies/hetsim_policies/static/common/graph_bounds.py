@@ -42,7 +42,7 @@ class Paths:
         """Return a lower bound on the makespan from paths and from the tasks' costs.
 
         It is the longest path or, if larger, the maximum over r of r plus the costs of the tasks that cannot start
-        before r. cost: for each task its part of an area bound (the sum of all parts is a lower bound).
+        before r, or that paths of at least r follow.  cost: each task's part of an area bound (their sum is a bound).
         """
         best = self.longest
         for release in (self.heads, self.tails):

@@ -250,10 +250,7 @@ def _has(node: Node, kind: DeviceType) -> bool:
 
 
 def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """Return the problem as arrays for a planner.
-
-    Raise ScenarioError if a task can run nowhere.
-    """
+    """Return a problem as arrays; raise ScenarioError if a task can run nowhere."""
     instance = instance_of(problem, planner, everywhere)
     if len(nowhere := np.flatnonzero(~np.isfinite(instance.time).any(axis=1))):
         first = problem.tasks.name(int(nowhere[0]))
@@ -263,10 +260,7 @@ def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Ins
 
 
 def independent(problem: PlanProblem, planner: str) -> Instance:
-    """Return the problem as arrays for a planner that ignores task graphs.
-
-    Raise ScenarioError if there is a task graph.
-    """
+    """Return a problem as arrays; raise ScenarioError if there is a task graph."""
     refuse_graph(problem, planner)
     return runnable(problem, planner)
 

@@ -158,8 +158,8 @@ def _options(
 ) -> tuple[list[_Option], bool]:
     """Return each task's possible modes with widths, times and nodes (options).
 
-    Also returns True if no mode of any task had to be left out.  Fills `stages` with the maximum seconds of each stage
-    (up, compute, down) of a task by type.
+    Also returns True if the options cover all ways in which the engine could run the tasks.  Fills `stages` with the
+    maximum seconds of each stage (up, compute, down) of a task by type.
     """
     tasks = problem.tasks
     column = {kind: number for number, kind in enumerate(types)}
@@ -419,10 +419,7 @@ def wide_mct(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
 
 
 def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
-    """Place parallel tasks by HEFT: by descending upward rank.
-
-    The rank uses the mean of a task's times over its modes.
-    """
+    """Place parallel tasks by HEFT: by descending upward rank of mean times."""
     graph = graph_of(instance.problem.tasks)
     order = topological(graph)
     rank = upward(_mean(instance, allowed), ways(graph), order)

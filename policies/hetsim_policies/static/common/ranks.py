@@ -168,9 +168,9 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
 def _reads(instance: Instance, predecessors: Graph) -> tuple[list[dict[int, int]], list[tuple[int, ...]], np.ndarray]:
     """Return for each task what it reads and writes: three columns.
 
-    Bytes read, by the task that wrote them; initial items read; bytes of results.
-    The writer of an item is the last earlier task that writes it.  Initial items are written by no earlier task.
-    Results are bytes that a task writes and no later task reads; they are downloaded at the end.
+    Bytes read, by the task that wrote them; initial items read; bytes of results.  The writer of an item is the last
+    earlier task that writes it.  Initial items are written by no earlier task.  Results are bytes that a task writes
+    and no later task reads; they are downloaded at the end.
     """
     tasks = instance.problem.tasks
     sources: list[dict[int, int]] = [{} for _ in range(len(tasks))]

@@ -71,7 +71,7 @@ class Seed:
 def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
     """Return schedules of all fast planners that can plan the instance's tasks.
 
-    bound: lower bound on the makespan of schedules that start at time 0; None if tasks have predecessors or read items.
+    Their `bound` is for schedules that start at 0 with only the tasks' private transfers; None if none was proven.
     """
     tasks, times, counts = instance.problem.tasks, instance.time, instance.counts
     before: Graph = tasks.predecessors or [()] * len(tasks)
@@ -394,10 +394,7 @@ class Search:
 
     @property
     def hopeless(self) -> bool:
-        """Return True if no schedule can be shorter than the one the search begins with.
-
-        That is, its makespan equals the lower bound.
-        """
+        """Return True if a schedule that the search begins with meets the lower bound."""
         arrival = self.landscape.instance.problem.tasks.arrival
         if not len(arrival):
             return True
@@ -407,8 +404,7 @@ class Search:
     def finished(self, schedule: Schedule) -> Plan:
         """Return the plan of a schedule, or of a schedule it began with if shorter.
 
-        They are compared by their timetables; if these are not exact and there is an engine, by simulation on the
-        estimates.
+        They are compared by timetable or, if one is not exact and there is an engine, by simulation on the estimates.
         """
         instance = self.landscape.instance
         bound = self.seed.bound

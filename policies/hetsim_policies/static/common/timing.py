@@ -96,10 +96,7 @@ class LaneStages:
         return seconds / self.frequencies.get(self.devices[kind][lane].name, 1.0) if self.frequencies else seconds
 
     def durations(self, task: int, kind: int) -> tuple[float, float]:
-        """Return the fixed seconds of a task's upload and download on a type.
-
-        Times that depend on bytes are not included.
-        """
+        """Return a task's upload and download seconds that do not depend on bytes."""
         tasks = self.instance.problem.tasks
         key = int(tasks.shape[task]), int(self.instance.mode[task, kind])
         if key not in self.fixed:

@@ -44,11 +44,10 @@ def allowed_times(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
 def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> Split:
     """Divide tasks fractionally among types so that the last type ends earliest.
 
-    This is a linear program (see the module); each task must be able to run on a type with devices.
-    Pairs of task and type with infinite time are excluded, and pairs that take longer than the sum of all tasks'
-    minimum times: no optimal schedule has them, and the solver cannot handle times that differ too much.
-    divisible: the rows of `times` are work that several cores or GPUs can share, so that no pair is excluded as too
-    long.
+    This is a linear program (see the module); each task must be able to run on a type with devices.  Pairs of task and
+    type with infinite time are excluded, and pairs that take longer than the sum of all tasks' minimum times: no
+    optimal schedule has them, and the solver cannot handle times that differ too much.  divisible: the rows of `times`
+    are work that several cores or GPUs can share; then no pair is excluded as too long.
     """
     from scipy.optimize import linprog  # takes as long to import as a small plan takes
     from scipy.sparse import csr_array
@@ -95,10 +94,7 @@ def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> 
 def _by_columns(
     solved: Callable[..., Any], times: np.ndarray, counts: Sequence[int], usable: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    """Solve the linear program by column generation.
-
-    It begins with a few pairs of task and type for each task, and adds pairs by their reduced cost.
-    """
+    """Solve the linear program by column generation, from a few pairs of each task."""
     allowed = np.where(usable, times, np.inf)
     chosen = np.zeros(times.shape, dtype=bool)
     rows = np.arange(len(times))[:, None]

@@ -117,10 +117,7 @@ class Episodes:
 
     @property
     def observer(self) -> Callable[[PlanProblem, int, float], Observation] | None:
-        """Function that creates the observation of a run; None: the default vector.
-
-        In each run the observation's arrays have the same shapes as in the first run.
-        """
+        """Function for a run's observation, with the first run's shapes; None: the vector."""
         make, first = self._make, self.first
         if make is None or first is None:
             return make

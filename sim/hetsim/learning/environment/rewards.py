@@ -242,10 +242,7 @@ class Slowdown(_InSystem):
 
 
 class Goodput(Reward):
-    """Reward of 1 for each task that completes in time.
-
-    ahead: it is given as soon as the task is expected to complete in time.
-    """
+    """Reward of 1 for each task that completes in time; ahead: once that is expected."""
 
     name: ClassVar[str] = "goodput"
     metric: ClassVar[str] = "goodput_fraction"
