@@ -123,7 +123,7 @@ class Store:
                 return io.FileIO(path, "xb")
 
     def leave(self, block: Hashable) -> None:
-        """Do not merge a block's runs into one file: a later study runs some anew."""
+        """Do not merge a block's runs into one file: a later study runs some again."""
         self._incomplete.add(block)
 
     def seal(self, block: Hashable = None) -> None:
