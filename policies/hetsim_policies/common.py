@@ -1,4 +1,4 @@
-"""Shared functions: group values; placement and remaining part of a running task."""
+"""Functions that several policies use: grouping, and facts on a running task."""
 
 from collections.abc import Iterable
 from typing import TypeVar

@@ -165,16 +165,15 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """Apply `visible` to each line of a text."""
+    """Escape the characters of each line that a terminal would interpret or reorder."""
     return "\n".join(map(visible, text.split("\n")))
 
 
 class KeyProblem(ValueError):
     """A wrong value of a key, found by the check of the mapping that contains the key.
 
-    `inside`: the key, or the path of keys, in the value of `key` at which the problem is reported; a mapping in a short
-    form may lack `key` itself.  `problems`: problems in a file that the key names; they are reported at their lines
-    instead.
+    `inside`: the key, or the path of keys, in the value of `key` at which the problem is reported; a short form of the
+    mapping may lack `key`.  `problems`: those in a file that the key names, reported at their lines there instead.
     """
 
     def __init__(self, key: str, message: str, inside: Any = None, problems: Sequence[Problem] = ()):

@@ -112,7 +112,10 @@ def to_send() -> tuple[tuple[str, str, bytes], ...]:
 
 
 def receive(sent: tuple[tuple[str, str, bytes], ...]) -> None:
-    """Register what another process sent; a load failure is reported on first use."""
+    """Register policies and other objects that another process registered.
+
+    sent: result of `to_send` in that process.  An object that cannot be loaded here fails on its first use.
+    """
     for kind, name, packed in sent:
         try:
             register(name, pickle.loads(packed), kind)
@@ -121,7 +124,7 @@ def receive(sent: tuple[tuple[str, str, bytes], ...]) -> None:
 
 
 def check_loaded(kind: str, name: str) -> None:
-    """Raise RunError if another process's registration cannot be loaded here."""
+    """Raise RunError if a policy or metric could not be loaded in this worker process."""
     if (kind, name) in _not_here:
         raise RunError(f'the {kind} "{name}" cannot be loaded in the worker process: {_not_here[kind, name]}')
 
@@ -158,7 +161,10 @@ def parameters(item: Any) -> dict[str, inspect.Parameter]:
 
 
 def _stated(item: type) -> Callable[..., Any]:
-    """Return the class, or its `__init__` as the source states it if it is compiled."""
+    """Return a callable whose signature has the parameters of a class.
+
+    It is the class itself; for a class compiled by mypyc, it is the `__init__` in the source.
+    """
     maker = next(one for one in item.__mro__ if "__init__" in vars(one))
     if not hasattr(maker, "__mypyc_attrs__") or inspect.isfunction(vars(maker)["__init__"]):
         return item

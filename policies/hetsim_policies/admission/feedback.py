@@ -222,7 +222,7 @@ class ClassShedding(Admission):
     gone = finished
 
     def _averaged(self, name: str) -> list[float]:
-        """Return [tasks in the system, their average, its time] of a device type, now."""
+        """Return a device type's load: [tasks in the system, moving average, time], now."""
         now = self.view.now
         load = self._loads.setdefault(name, [0.0, 0.0, now])
         fade = math.exp((load[2] - now) / self.memory) if self.memory else 0.0

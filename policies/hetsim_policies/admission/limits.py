@@ -99,9 +99,9 @@ class QueueLimit(Admission):
 
     @staticmethod
     def _waiting_after(task: Task, view: View) -> float:
-        """Return how many of the waiting tasks and `task` have no free device.
+        """Return how many tasks, `task` included, wait without a free device.
 
-        inf if a task waits since an earlier instant: then this number is not needed.
+        inf if any of them has waited since an earlier instant: then the number does not matter.
         """
         tasks, free_devices, unplaced = [*view.waiting(), task], dict[str, float](), 0
         if tasks[0].arrival < view.now:

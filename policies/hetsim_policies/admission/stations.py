@@ -298,7 +298,7 @@ class MdpThreshold(AtStations):
         return YES
 
     def _table(self, station: DeviceStation, count: int) -> "ThresholdTable | None":
-        """Return the station's table for the present estimates; None without estimates."""
+        """Return a device type's thresholds for the present estimates; None without any."""
         if (table := self._tables.get(station)) is None:
             table = self._tables[station] = ThresholdTable(count, count + self._room(count), len(self.classes))
         rates, times = [], []

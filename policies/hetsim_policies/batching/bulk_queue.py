@@ -78,9 +78,9 @@ class BulkQueue:
         return present * time + self.rate * time * time / 2
 
     def beyond(self, size: int) -> np.ndarray:
-        """Return the expected number of arrivals that exceed the last state in a batch.
+        """Return how many arrivals during a batch the truncated queue has no state for.
 
-        One number for each number of requests present at the start of the batch.
+        It is an expected number, for each number of requests present at the start of the batch.
         """
         room = self.states - np.arange(self.states)
         filled = np.cumsum(np.cumsum(self.arrivals[size - 1]))  # [k - 1]: expected room left of k
@@ -120,7 +120,7 @@ class Modeled(Batching):
         return Take(min(len(queue), limit(placement, self.max_batch)))
 
     def solution(self, queue: RequestQueue, placement: Placement, rate: float) -> Any:
-        """Return the model's solution at an arrival rate, cached."""
+        """Return the solution of the queueing model at an arrival rate; solved only once."""
         key = (placement, rate)
         if key not in self.solved:
             times = batch_times(queue, placement, self.max_batch)

@@ -138,10 +138,11 @@ class Continuous(IterationPolicy):
         return need - replica.blocks * block
 
     def _to_hold(self, request: Generation, block: int) -> tuple[int, int]:
-        """Return two numbers of tokens, counted after the request's next decoding step.
+        """Return how many tokens a request will still store, and how many it stores then.
 
-        They are the tokens still to be stored until the end of the answer (its last token is never stored), and the
-        tokens stored by then, plus block - 1, since n tokens may occupy blocks of n + block - 1 tokens.
+        Both are counted after the request's next decoding step: the tokens still to be stored until the end of the
+        answer (its last token is never stored), and the tokens stored by then, plus block - 1, since n tokens may
+        occupy blocks of n + block - 1 tokens.
         """
         produced = request.produced + (request.to_prefill > 0)
         more = request.longest - produced - 1
@@ -247,7 +248,7 @@ class Reservations:
             self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
-        """Return the maximum of stored tokens over all coming steps, if sequences join.
+        """Return the maximum number of tokens that will ever be stored, if sequences join.
 
         coming: for each joining sequence the two numbers that `_to_hold` returns.
         """
@@ -393,7 +394,11 @@ class VirtualTokens:
             heapreplace(heap, now)
 
     def steps_until_turn(self, client: str, heads: Mapping[str, Any], steps: int, most: int) -> int:
-        """Number of steps until another client's turn if no prompt is read; max. `most`."""
+        """Return after how many further decoding steps another client is served first.
+
+        At most `most`.  heads: first waiting request of each client; steps: decoding steps of the replica so far.  No
+        prompt is read in between.
+        """
         own, pace = self.counter(client, steps), self._pace(client)
         if not pace:
             return most

@@ -145,7 +145,7 @@ def _refused(what: str, policy: str = "policy.batching", key: str = "allowed_bat
 
 @dataclass(frozen=True)
 class QueuePolicy:
-    """Rules of a level: maximum number of waiting requests, and seconds until timeout.
+    """Rules for one priority level of requests: how many may wait, and timeout (s).
 
     0: no limit, or no timeout.  timeout_action: whether a request expires at the timeout, or is delayed.
     """

@@ -36,7 +36,7 @@ _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """An attempt of a task, which the process sees as a job."""
+    """An attempt of a task, which an external scheduler sees as a job."""
 
     id: str
     task: Task

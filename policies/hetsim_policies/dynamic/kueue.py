@@ -256,7 +256,7 @@ class Kueue(Scheduler):
             self._wake(-math.inf if self.requeue else math.inf)
 
     def _wake(self, now: float) -> None:
-        """Reconsider the jobs that were set aside in trees whose time has come."""
+        """Reconsider the jobs set aside in each tree of cohorts whose time has come."""
         for root in [root for root, due in self._woken.items() if due <= now]:
             del self._woken[root]
             self._live.update(self._trees[root])
@@ -371,7 +371,10 @@ class Kueue(Scheduler):
         return max((rooms[rack] for rack in self._racks), default=0) < (mode.gpus or mode.millicores // MILLI)
 
     def _place(self, job: Workload, flavors: Sequence[Mapping[str, str]], view: View) -> Placement | None:
-        """Return the first free nodes of the job's flavors, in the racks of Kueue."""
+        """Return a job's placement on nodes of its flavors; None if it does not fit now.
+
+        With a topology, racks are tried one by one, fullest first; if it is only preferred, then several, then all.
+        """
         nodes, topology = -1, self._topology(job, flavors)
         for flavor in {flavor: None for one in flavors for flavor in one.values()}:
             nodes &= self._masks.get(flavor, -1)

@@ -103,7 +103,7 @@ class Lws(Scheduler):
         self._ended(task)
 
     def device(self, device: Device, up: bool) -> None:
-        """Record a device's state; without its cores a node is unusable."""
+        """Record that a device is up or down; a node whose CPU is down is not used."""
         (self._down.discard if up else self._down.add)(device.index)
         host = self._nodes[device.node].cpu.index
         for worker in self._on_node[device.node]:

@@ -1,4 +1,4 @@
-"""Orders of a queue in which a head that does not fit may stop running tasks."""
+"""Queue orders with preemption: a task that does not fit may stop running ones."""
 
 import math
 from bisect import bisect_right

@@ -243,7 +243,7 @@ class FcfsRounds(RoundScheduler):
 
 
 def check_costs(costs: Mapping[str, float], cluster: Cluster) -> None:
-    """Raise ScenarioError if `costs` names an unknown type, or one with another price."""
+    """Raise ScenarioError if `costs` has an absent type or one priced in the cluster."""
     for name in costs:
         if name not in cluster.types:
             raise refusal(f'costs: the cluster has no type "{name}"; it has {", ".join(cluster.types)}')

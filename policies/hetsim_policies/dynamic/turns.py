@@ -121,7 +121,10 @@ class ProcessorSharing(ListScheduler):
 
 
 def least_loaded(task: Task, view: View) -> Placement | None:
-    """Return where a task ends first if launches share devices; None if nothing fits."""
+    """Return the placement at which a task ends first; None if nothing fits.
+
+    On a device shared by time slices, the time of the task is multiplied by the load (this task included; at least 1).
+    """
 
     def finish(placement: Placement) -> tuple[float, float]:
         mode = placement.mode

@@ -26,7 +26,7 @@ class Matched(NamedTuple):
 
 
 class JobMode(NamedTuple):
-    """A mode of a job: position, number of its device type, seconds, devices."""
+    """One mode of a job: its position, number of the device type, seconds, devices."""
 
     mode: int
     kind: int
@@ -35,7 +35,7 @@ class JobMode(NamedTuple):
 
 
 class WaitingJobs(NamedTuple):
-    """Waiting jobs: minimum time, number, task, and modes of each."""
+    """A waiting job: minimum time (s), row in the workload (`number`), task, modes."""
 
     time: float
     number: int
@@ -201,17 +201,21 @@ def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
 
 
 def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return candidate places on one type: jobs behind, and number of the device.
+    """Return candidate places on the devices of one type, for jobs to be ordered.
 
-    Devices are sorted by the time when they are free.  A place is never better than another with at most as many jobs
-    behind it, on a device that is free as early or earlier.  A place with `jobs` better ones is omitted.
+    A place is a device and the number of jobs that follow there.  Returns two columns: jobs that follow, number of the
+    device.  Devices are sorted by when they are free, so a place is at least as good as any on a later device with as
+    many or more jobs to follow.  A place with at least `jobs` others that are as good is never needed, and is omitted.
     """
     each = [min(devices, jobs // (behind + 1)) for behind in range(jobs if devices else 0)]
     return np.repeat(np.arange(len(each)), each), np.concatenate([np.arange(0), *map(np.arange, each)])
 
 
 def _wanted(cost: np.ndarray) -> np.ndarray:
-    """Return the places that are among the n best of some job; n jobs need no others."""
+    """Return the places that are among the n best ones of any of the n jobs.
+
+    An optimal assignment needs no others.
+    """
     count, places = cost.shape
     if places <= count:
         return np.arange(places)
@@ -221,7 +225,10 @@ def _wanted(cost: np.ndarray) -> np.ndarray:
 
 
 def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield arrays of jobs, times and widths: first modes on a type, then second ones."""
+    """Yield arrays of jobs, times and widths of the modes on one type.
+
+    The first arrays have the first mode of each job, the next ones the second mode, and so on.
+    """
     mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
     for layer in range(max(map(len, mine))):
         rows, times, widths = zip(*(some[layer] for some in mine if len(some) > layer), strict=True)
@@ -317,7 +324,10 @@ class MultiGeneration(Scheduler):
         self._tried = view.changes.releases
 
     def ways(self, task: Task) -> list[tuple[float, int]]:
-        """Return (gain, position) of the modes within the budget, largest gain first."""
+        """Return (gain, position) of the task's modes that its budget allows.
+
+        The largest gain, in seconds saved per device-second, is first.
+        """
         times = [(p, task.estimate_at(p)) for p in task.allowed or range(len(task.modes))]
         seconds = {p: value for p, value in times if math.isfinite(value)}
         price = {p: self._price(task.modes[p]) * value for p, value in seconds.items()}

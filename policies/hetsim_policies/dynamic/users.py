@@ -320,10 +320,10 @@ class QuotaBorrow(ByUser):
         yield WAIT_FOR_CHANGE if view.num_waiting(own=True) else WAIT_FOR_READY
 
     def _serve(self, view: View, within: bool, owed: int) -> Generator[Decision, None, int]:
-        """Start the first jobs of users, either within quotas (`within`) or borrowing.
+        """Start users' first jobs: those within quotas (`within`), otherwise borrowers.
 
-        owed: bitmask of nodes for which a job within its quota waits; a borrower that could not be stopped again does
-            not use them.  Return the bitmask of nodes that could run the jobs that did not fit.
+        owed: bitmask of nodes for which jobs within quotas wait; borrowers that cannot be stopped later do not use
+        them.  Returns the bitmask of nodes that could run the jobs that did not fit.
         """
         passed: dict[Line, None] = {}
         waited_for = 0

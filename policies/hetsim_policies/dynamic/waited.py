@@ -56,7 +56,7 @@ class Waited(policy.ListScheduler):
 
     @staticmethod
     def schedgym(task: Task) -> float:
-        """Sort key of the fixed order of SchedGym; the lowest is first."""
+        """Sort key with -1 - arrival as the waiting time, as in SchedGym; lowest first."""
         raise NotImplementedError
 
     def round_cost(self, problem: policy.PlanProblem) -> float:

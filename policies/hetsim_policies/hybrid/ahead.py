@@ -25,7 +25,7 @@ SLACK = 1e-9  # Relative gain of a mean below which a difference is rounding
 
 @dataclass
 class First:
-    """The first action of a fork: start a task at a placement or, if None, wait.
+    """The action with which a simulated future begins: a start or, if None, a wait.
 
     alone: True if the base scheduler starts nothing else in this round.
     """
@@ -292,9 +292,10 @@ class Rollout(Relay):
         return Future(seed, coming, believed.residuals.tolist() if number else [1.0], believed)
 
     def _played(self, first: First | None, future: Future, view: View) -> tuple[float, dict[int, None]]:
-        """Run a fork after a first action (None: the base's own) up to the horizon.
+        """Run a copy of the simulation (a fork) under the base policy up to the horizon.
 
-        Return the mean of the objective, and the rows of the tasks that started immediately.
+        first: what is done first; None: what the base policy decides.  Return the mean of the objective, and the rows
+        of the tasks that started immediately.
         """
         self._led.first = first
         try:

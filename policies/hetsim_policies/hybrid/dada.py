@@ -178,7 +178,10 @@ class LinesLayout:
 
 
 def dealt(given: Activation, alpha: float) -> list[int]:
-    """Return a device queue for each task: the best layout of the bisection."""
+    """Return the number of a device queue for each task.
+
+    A bisection searches for the earliest end of all tasks.  alpha: share of a device's time for tasks with data there.
+    """
     best = by_finish(given)
     order = by_acceleration(given)
     pairs = by_affinity(given)
@@ -206,7 +209,7 @@ def dealt(given: Activation, alpha: float) -> list[int]:
 def laid_out(
     given: Activation, guess: float, alpha: float, order: Sequence[int], pairs: Sequence[tuple[int, int]]
 ) -> LinesLayout | None:
-    """Assign tasks by affinity and balance for one guess; None if it is too small."""
+    """Assign tasks by affinity and balance for a guessed makespan; None if too short."""
     layout = LinesLayout(given)
     _put_near_data(layout, guess, alpha, pairs)
     accelerators = np.flatnonzero(~given.on_cores).tolist()

@@ -310,7 +310,10 @@ class Hierarchical(Scheduler):
         return moved
 
     def _best_option(self, objective: Objective, view: View) -> str:
-        """Return the plan for this epoch with the best result in a fork, by estimates."""
+        """Return the way to plan this epoch that gives the best simulated future.
+
+        Each option is simulated in a copy of the run (a fork), with estimated times.
+        """
         best, best_mean = "planned", math.inf
         for option in OPTIONS:
             if option == "kept" and not self.notes["epochs"]:
@@ -460,9 +463,10 @@ class Hierarchical(Scheduler):
     def _candidate(
         self, kind: TaskKind, position: int, group: DeviceGroup, view: View
     ) -> tuple[float, GroupedTask] | None:  # fmt: skip
-        """Return (slowdown in this group, task): the task that would otherwise end last.
+        """Return a task to move to this group and its slowdown there, as (slowdown, task).
 
-        Only the newest task of the kind in each other group is considered; None if none would end earlier here.
+        Only the newest task of the kind in some other groups is considered, if it would end earlier here (`moves:
+        always`: in any case).  Of these, the one that would otherwise end last is returned; None if there is none.
         """
         best: tuple[float, GroupedTask] | None = None
         latest = -math.inf

@@ -256,7 +256,10 @@ class Predictive(Scheduler):
             self.peaks[kind].note(seconds, count)
 
     def _nothing_to_come(self) -> bool:
-        """Return True if the number of awake devices can only change after an arrival."""
+        """Return True if forecasts cannot change the number of awake devices.
+
+        Then it changes at the earliest after the next arrival, and no timer is needed until then.
+        """
         if self._came or self._requests:
             return False
         if any(kept or self._devices(self.peaks[kind].peak_ceiling()) > 0 for kind, kept in self.kept.items()):
@@ -338,7 +341,7 @@ class Predictive(Scheduler):
                     self._others[task.index] = mode.type, mode.gpu_share / len(tasks)
 
     def _forget(self, task: Task, stopped: bool = False) -> None:
-        """Remove a task that no longer runs; if stopped, its work does not arrive again."""
+        """Remove a task that no longer runs; if `stopped`, it counts as arrived already."""
         self._others.pop(task.index, None)
         self._held.pop(task.index, None)
         if not stopped:
@@ -346,7 +349,10 @@ class Predictive(Scheduler):
 
 
 class ViewWithRoom(PartView):
-    """View for tasks of other classes; modes that leave too little room fit nowhere."""
+    """View that hides room which is reserved for expected tasks of a class.
+
+    A mode that would use it fits nowhere.
+    """
 
     def __init__(self, view: View, leaves_room: Callable[[Mode], bool]):
         super().__init__(view, None, view.cluster.types.values())
@@ -383,7 +389,10 @@ class DevicePool:
         self._wants: deque[tuple[float, int]] = deque()
 
     def want(self, now: float, number: float) -> None:
-        """Record that `number` devices are needed; update `wanted`, a maximum over time."""
+        """Record that `number` devices are needed now.
+
+        `wanted` becomes the maximum of these numbers over the last `stabilization` seconds.
+        """
         wanted = max(self.min_awake, math.ceil(number - 1e-9))
         while self._wants and self._wants[-1][1] <= wanted:
             self._wants.pop()

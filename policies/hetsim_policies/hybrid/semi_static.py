@@ -183,7 +183,7 @@ class SemiStatic(Scheduler):
         self._tasks[task.index] = task
 
     def _impossible(self, number: int, task: Task) -> bool:
-        """Return True if a device of the step is down, or admission forbids its mode."""
+        """Return True if a planned step's device is down or admission forbids its mode."""
         assert self.planned is not None
         if task.allowed is not None and self.planned.steps[number].mode not in task.allowed:
             return True
@@ -348,7 +348,10 @@ class PlanInProgress:
         self.start = self._starts(tasks)
 
     def _starts(self, tasks: Tasks) -> list[float]:
-        """Return the planned tasks' starts by estimates; store each lane's host demands."""
+        """Return when each planned task would start by the estimates.
+
+        On the way, record how many cores and how much memory the steps of each device need at most.
+        """
         free: dict[str, float] = {}
         starts = []
         for number, step in enumerate(self.steps):

@@ -228,10 +228,11 @@ class HoltWinters(Predictor):
                 _note(self._first_day, k, 0, value)
 
     def ceiling(self) -> float:
-        """Upper bound of forecasts while only zeros follow; inf with a trend or a week.
+        """Upper bound of all forecasts as long as only zeros are observed.
 
-        A zero moves the level towards -day[k], and -day[k] towards the level.  So the level and all -day[k] stay
-        between their present minimum and maximum, and a forecast, level + day[k], is at most the difference of the two.
+        It is inf for a model with a trend or a week.  day[k]: effect of the k-th slot of the season.  A zero moves the
+        level towards -day[k], and -day[k] towards the level.  So the level and all -day[k] stay between their present
+        minimum and maximum, and a forecast, level + day[k], is at most the difference of the two.
         """
         if self._young is not None or self.week is not None or self.beta:
             return math.inf
@@ -243,9 +244,9 @@ class HoltWinters(Predictor):
         return k, 0 if self.week is None else int(time % self.week / self.week_slot)
 
     def _begin(self, cells: Cells) -> None:
-        """End the first season or week: set level and effects from the means of its slots.
+        """End the first season or week: set the level and the effects of times of day.
 
-        Every pair of slots has the same weight, however often it was observed.
+        They follow from the mean of each slot (and weekday); each mean counts once, however many observations it has.
         """
         means = [(k, w, total / count) for (k, w), (count, total) in cells.items()]
         self.level = sum(mean for _, _, mean in means) / len(means)

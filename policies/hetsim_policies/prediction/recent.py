@@ -14,7 +14,7 @@ MEMORIES = 7  # number of means: the longest is over 64 times the time of the sh
 
 
 class Mean(NamedTuple):
-    """Observed and expected load per second, as means over the same recent time."""
+    """Load per second over the same recent time: as observed, and as it was forecast."""
 
     value: float
     expected: float
@@ -31,19 +31,19 @@ class Recent:
                 one.add(time, amount)
 
     def skip(self, count: int, time: float) -> None:
-        """Add intervals without arrivals or expected load, up to a time."""
+        """Add `count` intervals up to `time` in which nothing arrived, as was forecast."""
         for sums in self._sums:
             for one, amount in zip(sums, (1.0, 0.0, 0.0, 0.0), strict=True):
                 one.add_often(count, time, amount)
 
     @property
     def ceiling(self) -> float:
-        """Upper bound of the mean while nothing arrives."""
+        """Upper bound of the mean load per second as long as nothing arrives."""
         return max(sums[1].total / sums[0].total if sums[0].total else 0.0 for sums in self._sums)
 
     @property
     def mean(self) -> Mean:
-        """Mean over the shortest time with enough arrivals, at least one interval."""
+        """Mean over the shortest time with `ENOUGH` arrivals, or else the longest time."""
         sums = next((sums for sums in self._sums if sums[3].total >= ENOUGH), self._sums[-1])
         weight, value, expected, arrivals = (one.total for one in sums)
         # Weights that fade over m seconds have the variance of a plain mean over 2 m.
@@ -67,7 +67,7 @@ class FadingSum:
         self.time = time
 
     def add_often(self, count: int, time: float, amount: float) -> None:
-        """Add an amount `count` times, at equal intervals up to a time."""
+        """Add `amount` `count` times, at equal intervals from the last addition to `time`."""
         kept = math.exp(-(time - self.time) / self.memory)
         each = math.exp(-(time - self.time) / count / self.memory)
         self.total = kept * self.total + amount * (1.0 - kept) / (1.0 - each)

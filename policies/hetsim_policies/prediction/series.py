@@ -91,15 +91,17 @@ class Series:
 
     @property
     def settled(self) -> bool:
-        """Return True if nothing is expected, so that intervals can be skipped."""
+        """Return True if all forecasts are about 0 and remain so while nothing arrives."""
         if len(self._said) < self._steps or self.ceiling() > NOTHING:
             return False
         return all(before == self._sum and expected <= NOTHING for before, expected in self._said)
 
     def skip(self, count: int, end: float) -> None:
-        """Skip empty intervals up to a time; only if the series is settled.
+        """Record `count` intervals without arrivals at once; the last one ends at `end`.
 
-        The result is that of `measure` for each interval, except for loads below `NOTHING`.  Cost: O(1) in the count.
+        Only allowed if the series is settled (further empty intervals do not change its forecast).  The result is that
+        of `measure` for each interval, except for loads so small that they count as 0 (`NOTHING`).  Cost: O(1) in the
+        count.
         """
         self.predictor.skip(count, end - self.interval / 2)
         self.score.skip(count)
@@ -111,7 +113,10 @@ class Series:
         self._arrivals = 0.0
 
     def _demanded(self, end: float, value: float) -> float:
-        """Return the demand: measured + rise, or the larger forecast (see the module)."""
+        """Return the load to prepare for: the measured mean load and the expected rise.
+
+        A larger forecast counts up to a margin for noise. end, value: time and load of the last measurement.
+        """
         self._recent.observe(end, value, max(0.0, self.predictor.forecast(0.0)), self._arrivals)
         measured, expected, error = self._recent.mean
         if (rise := self.peak - expected) <= DOUBTFUL * self._error.forecast(0.0):

@@ -86,7 +86,7 @@ class Predicted(Scaling):
     Cost: that of the predictor, per decision.
 
     rate: requests per second that a replica should serve.  lead: seconds until a replica is ready.
-    predictor: how the rate is forecast; ewma unless given.
+    predictor: how the rate is forecast (default: ewma).
     """
 
     measures = True

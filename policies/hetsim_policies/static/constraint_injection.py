@@ -80,10 +80,11 @@ View = Literal["all", "flow", "inputs"]
 
 
 class ConstraintInjection(PlannedScheduler):
-    """Assignment by a linear program with injected constraints, chosen by simulation.
+    """Assignment by linear programs with added constraints, chosen by simulation.
 
-    candidates: maximum number of simulated plans, including the two without constraints; the best plan is simulated
-        again with chains of kernels launched as one, and with prefetches.
+    The constraints place or order tasks that share data.  Every set of constraints gives a plan to simulate.
+    candidates: maximum number of simulated plans, including those of linear_program and integer_program, which have no
+        added constraints; the best plan is simulated again with chains of kernels launched as one, and with prefetches.
     max_fused: maximum number of kernels of known work that are launched as one; 1: no fusion.
     patterns: sequences of classes of tasks for which a fused kernel exists, such as [[conv, norm, act]]: no other
         sequences are launched as one; default: any sequence.
@@ -144,7 +145,10 @@ class ConstraintInjection(PlannedScheduler):
         return finished(instance, plan, judged=True)
 
     def _constrain(self, race: "_Race", instance: Instance, near: float, free: Sequence[Plan]) -> None:
-        """Simulate plans that satisfy constraints on shared data; none without transfers."""
+        """Simulate plans with constraints that place or order tasks that share data.
+
+        race: compares plans; near: rough makespan (s); free: plans without constraints.  Does nothing if no data move.
+        """
         problem, tasks = race.problem, race.problem.tasks
         if (traffic := traffic_of(instance, graph_of(tasks))) is None:
             return
@@ -220,9 +224,9 @@ def assigned(
     instance: Instance, sites: Sequence[LaneSite], constraints: Sequence[Constraint], unit: float,
     node_limit: int = NODES, max_variables: int = MAX_VARIABLES,
 ) -> np.ndarray | None:  # fmt: skip
-    """Return the site of every task under constraints; None if no solution is found.
+    """Return the site of each task under constraints; None if no solution is found.
 
-    unit: seconds near the expected makespan.
+    A site is a set of equal cores or GPUs. unit: seconds near the expected makespan, used to scale the program.
     """
     tasks, counts = instance.problem.tasks, [len(site.lanes) for site in sites]
     times = times_at(instance, sites)
@@ -298,9 +302,10 @@ class SharingTree:
             self.latency, self.pace = float(self.traffic.latency.max()), float(self.traffic.pace.max())
 
     def tree(self) -> list[ConstraintNode]:
-        """Return alternative groupings as constraints; their children have larger groups.
+        """Return the tree of constraints to try; each node groups tasks in another way.
 
-        If some tasks should run where their data are, that constraint is the parent of all groupings.
+        A node's children have larger groups.  If some tasks should run where their data are, that constraint is the
+        parent of all groupings.
         """
         alone = [(task,) for task in range(self.instance.size)]
         chains = [
@@ -313,7 +318,7 @@ class SharingTree:
         return [ConstraintNode("beside data", pins, tuple(chains)), *chains] if pins else chains
 
     def _view(self, name: str, groups: list[tuple[int, ...]]) -> ConstraintNode:
-        """Build a node of groups; its children divide, order or enlarge these groups."""
+        """Build a node that groups tasks; its children divide, order or enlarge groups."""
         below = [*self._parts(groups), ConstraintNode("uploads", self._uploads(groups), tuple(self._orders(groups)))]
         for level in LEVELS[1:]:
             if (larger := self.groups("all", level * self.makespan, groups)) != groups:
@@ -322,7 +327,7 @@ class SharingTree:
         return ConstraintNode(name, _together(groups), tuple(below))
 
     def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield two divisions, among the accelerators, of groups that are faster there."""
+        """Yield two ways to divide groups that are faster on accelerators among these."""
         sites = self.devices
         if len(sites) < 2:
             return
@@ -366,7 +371,10 @@ class SharingTree:
         return place
 
     def _orders(self, groups: Sequence[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield refinements of groups: kernels or chains in a row, order of uploads."""
+        """Yield further constraints for given groups of tasks.
+
+        They fuse equal kernels, run chains one after the other, order uploads, or separate groups with large uploads.
+        """
         if fused := tuple(Fuse(row) for group in groups for row in self._equal_kernels(group)):
             yield ConstraintNode("fuse", fused)
         if rows := tuple(pair for group in groups for pair in self._one_chain_after_the_other(group)):
@@ -485,10 +493,11 @@ class SharingTree:
                 yield tuple(row)
 
     def _one_chain_after_the_other(self, group: Sequence[int]) -> Iterator[Before]:
-        """Order chains of tasks joined by data one after the other, within equal chains.
+        """Yield constraints that run the chains of a group one after the other.
 
-        In the order of ranks a device would run the first operators of all chains, then all second operators.  A task
-        on another device that needs the result of one chain would then wait for all chains.
+        A chain is the tasks of the group that pass data to each other.  In the order of ranks a device would run the
+        first operators of all chains, then all second operators.  A task on another device that needs the result of one
+        chain would then wait for all chains.
         """
         chain_of: dict[int, int] = {task: task for task in group}
 

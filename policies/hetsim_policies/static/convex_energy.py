@@ -225,7 +225,7 @@ class Machine:
         return by_arrival(self.instance, lanes, self.times(lanes) / frequencies[self.device[lanes]])
 
     def named(self, frequencies: np.ndarray, lanes: np.ndarray) -> dict[str, float]:
-        """Return frequencies below full speed by name of devices with work."""
+        """Return frequencies below full speed, by name of each device that has work."""
         work = np.bincount(self.device[lanes], self.times(lanes), minlength=len(self.devices)).tolist()
         rows = zip(self.devices, frequencies.tolist(), work, strict=True)
         return {device.name: value for device, value, load in rows if value < 1 and load > 0}
@@ -253,7 +253,7 @@ def _settled(frequencies: np.ndarray) -> np.ndarray:
 def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadline: float) -> Plan:
     """Return the best of three assignments, each improved by single moves.
 
-    The assignments are the rounded program, each task where it costs least, and the seed.
+    These are: the rounded optimum of the relaxed program; each task where it needs the least energy; the `seed`.
     """
     fractions, bound = relaxed(machine, deadline, min_frequency)
     candidates = [machine.lanes_of(seed), rounded(machine, machine.frugal())]
@@ -318,7 +318,10 @@ def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np
 def _tangents(
     points: list[np.ndarray], lanes: np.ndarray, watts: np.ndarray, min_frequency: float, count: int
 ) -> tuple[csr_array, np.ndarray]:
-    """Tangents of each type's cost δ W max(W / L, min)² at the loads of `points`."""
+    """Tangents of each type's energy δ W max(W / L, min)² at the loads of `points`.
+
+    δ: watts of the type at full speed; W: its work in seconds; L: its devices; min: the lowest frequency.
+    """
     kinds = len(lanes)
     at = np.concatenate(points)
     kind = np.tile(np.arange(kinds), len(points))
@@ -438,7 +441,11 @@ def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadl
 def _slowest(
     cost: np.ndarray, points: list[np.ndarray], paths: list[np.ndarray], limits: list[float], min_frequency: float
 ) -> tuple[np.ndarray, float]:
-    """Minimize cost / s² by tangents with known paths in time; return s and its cost."""
+    """Minimize the energy Σ cost / s² over slowdowns s, with limits of paths.
+
+    s is a slowdown per task or device, from 1 to 1 / min_frequency.  1 / s² is replaced by its tangents at `points`, so
+    the result is a lower bound.  Each path (a row of weights of s) has a limit in seconds.  Returns s and the energy.
+    """
     number = len(cost)
     rows, right = [], []
     for point in points:

@@ -147,10 +147,12 @@ class DualApproximation(PlannedScheduler):
 
 
 def solve(p: np.ndarray, q: np.ndarray, m: int, k: int, ratio: float = RATIO, tolerance: float = 1e-3) -> Solution:
-    """Bisect on the guess λ; keep the best schedule and the largest λ refuted.
+    """Bisect on a guess λ of the makespan; return the best schedule and a lower bound.
 
-    Acceptance is not monotone in λ; `high` is the smallest accepted guess.  The makespan is at most `ratio` times
-    `high`, and no schedule is shorter than `low`, so the makespan is at most ratio·(1 + tolerance) times the optimum.
+    p, q: seconds of each task on a CPU, on a GPU; m, k: number of CPUs, of GPUs.  A guess is accepted if `attempt`
+    returns a schedule, and refuted if it proves that no schedule has length λ.  `bound`: the largest refuted λ, or a
+    linear bound.  `guess`: the smallest accepted λ.  The makespan is at most `guarantee` times the optimum: ratio·(1 +
+    tolerance), or more if the dynamic program is too large.
     """
     p, q = _checked(p, q, m, k)
     _check_parameters(ratio, tolerance)
@@ -176,9 +178,11 @@ def solve(p: np.ndarray, q: np.ndarray, m: int, k: int, ratio: float = RATIO, to
 def attempt(
     p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, ratio: float, order: np.ndarray, known: TwoSidedSchedule
 ) -> TwoSidedSchedule | None:
-    """Return a schedule within `ratio` of the guess, or None if it is refuted.
+    """Return a schedule for a guess of the makespan; None: no schedule is that short.
 
-    The schedule may be longer if the program is too large for fine units of area.
+    p, q: seconds of each task on a CPU, on a GPU; m, k: number of CPUs, of GPUs. order: tasks by decreasing p/q.  The
+    makespan is at most `ratio` × `guess`.  It can be longer if `known`, the best schedule so far, is already that
+    short, or if the dynamic program is too large to be solved in fine units.
     """
     relaxed = relaxation(p, q, m, k=k, guess=guess, order=order)
     if relaxed is None or counting_refuses(p, q, m, k=k, guess=guess, relaxed=relaxed):
@@ -199,9 +203,10 @@ def attempt(
 
 
 def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, relaxed: Relaxation) -> bool:
-    """Return True if `relaxation`, with limits on the `counts` too, has no solution.
+    """Return True if a guess is too short because of the numbers of long tasks.
 
-    This refuses more guesses than areas do if tasks are long: three tasks of 0.4 λ fill two devices, not 1.2.
+    The program of `relaxation` is solved with limits on these numbers (`counts`), too.  This refuses more guesses than
+    areas alone: three tasks of 0.4 λ fill two devices, not 1.2.
     """
     free, limit = relaxed.free, guess * (1 + TOLERANCE)
     if len(free) > LARGEST_LINEAR:
@@ -234,8 +239,9 @@ def counts(part: np.ndarray, s: int) -> np.ndarray:
 
 
 class Shelves:
-    """The dynamic program of one guess, over tasks whose side is still open.
+    """The dynamic program for one guess of the makespan.
 
+    It decides about the tasks that the relaxation did not assign to CPUs or GPUs.
     State: (CPU shelf weight, GPU shelf weight, GPU area units) that the tasks considered so far may use; a long task
     weighs 2 and a medium task 1 (the constraint ½·medium + long ≤ m is used as medium + 2·long ≤ 2m).  Value: minimum
     CPU area, inf if there is no assignment.  A component of the state that cannot limit the assignment is omitted.
@@ -264,7 +270,7 @@ class Shelves:
         return max(1, len(self.free)) * (max(self.cpu_weight, 0) + 1) * (max(self.gpu_weight, 0) + 1)
 
     def units(self, coarseness: float) -> int:
-        """Number of units into which the free GPU area is divided."""
+        """Number of units into which the free GPU time (GPUs × guess) is divided."""
         return max(1, math.ceil(3 * len(self.free) * self.gpu_area / (self.guess * coarseness)))
 
     def assignment(self, units: int) -> np.ndarray | None:
@@ -377,7 +383,10 @@ def descend(
 
 
 def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSidedSchedule:
-    """Return the schedule of tasks on given devices (CPUs, then GPUs), longest first."""
+    """Return the schedule in which each device runs its tasks longest first.
+
+    p, q: times on a CPU and on a GPU; lane: each task's device (0 to m - 1: CPUs, then the GPUs).
+    """
     on_gpu = lane >= m
     time = np.where(on_gpu, q, p)
     order = np.lexsort((-time, lane))
@@ -464,7 +473,7 @@ def rest_of_two_types(
 
 
 def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int, count: int) -> np.ndarray | None:
-    """Renumber a side's lanes so that each running task is on its own lane, or None."""
+    """Renumber devices so that running tasks keep theirs; None if two share a device."""
     names = lanes[first : first + len(busy)]
     if len(np.unique(names)) < len(names):
         return None

@@ -96,7 +96,7 @@ class MemoryRoom:
 
 
 def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
-    """Place every task on a core or GPU, in order of placing."""
+    """Place the tasks one after the other (order: `ordered`) on a core or GPU."""
     tasks = instance.problem.tasks
     kind_of = instance.lane_kind
     lane_of = np.concatenate([np.arange(count) for count in instance.counts])

@@ -173,7 +173,7 @@ class Peft(InsertionPlanner):
 
 
 def critical_tasks(up: Sequence[float], before: Ways) -> list[int]:
-    """Return the first critical path (in table order) from its first task to the end."""
+    """Return the tasks of the first critical path (in table order), from start to end."""
     after: list[dict[int, float]] = [{} for _ in before]
     for task, earlier in enumerate(before):
         for writer, seconds in earlier.items():
@@ -239,7 +239,7 @@ class Insertion:
         self._brought = None if traffic is None else np.zeros(traffic.first_cost.shape, dtype=bool)
 
     def needs_and_ways(self) -> tuple[Needs, Ways]:
-        """Return the tasks' times by place, and their predecessors with transfer times."""
+        """Return tasks' times on each device, and their predecessors with transfer times."""
         return needs(self.times, self.counts, self.traffic), ways(self.predecessors, self.traffic)
 
     def fill(self, order: Sequence[int], choice: Choice = first_finish) -> Schedule:

@@ -293,7 +293,7 @@ def suffering(between: Between, first: np.ndarray, second: np.ndarray) -> np.nda
 def rounds(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None, choice: Choice, since: Free = None
 ) -> Schedule:
-    """Repeatedly place the task with the highest value where it ends first.
+    """Place tasks one by one: that with the highest `choice`, where it ends first.
 
     since: time when each lane (core or GPU) of each type is first free; None: 0 for all.
     """

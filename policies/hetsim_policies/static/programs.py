@@ -67,7 +67,10 @@ def linear_program(instance: Instance) -> tuple[Schedule, float]:
 
 
 def roundings(instance: Instance) -> tuple[list[Schedule], float]:
-    """Return schedules of both roundings, the shorter first, and the lower bound."""
+    """Return one or two schedules rounded from the relaxed program, and a lower bound.
+
+    The shorter schedule is first.  With a task graph or several arrival times, tasks are rounded in one way only.
+    """
     if not instance.size:
         return [Schedule.empty(0)], 0.0
     tasks, sites = instance.problem.tasks, by_type(instance)
@@ -86,7 +89,10 @@ def roundings(instance: Instance) -> tuple[list[Schedule], float]:
 
 
 def rounded(share: np.ndarray, matched: bool) -> np.ndarray:
-    """Return each task's site: that of its largest share or (`matched`) a matched one."""
+    """Return the type (site) of each task from the fractions of a relaxed assignment.
+
+    It is that of the largest fraction.  matched: divided tasks get different sites if possible (matching).
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -292,7 +298,7 @@ class Hlp(PlannedScheduler):
 def hlp(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
-    """Return the schedule, and a lower bound on the makespan from the first arrival."""
+    """Return a schedule by a linear program (HLP), and a bound from the first arrival."""
     share, bound = graph_linear_program(times, counts, predecessors, ready)
     rows = np.arange(len(times))
     kind = share.argmax(axis=1) if len(times) else np.empty(0, dtype=np.int64)

@@ -68,7 +68,7 @@ class BudgetedSearch(DescendingPlanner):
         return search.finished(search.landscape.schedule(*self.best(search)))
 
     def best(self, search: Search) -> tuple[np.ndarray, np.ndarray]:
-        """Return devices and keys of the best schedule within the budget."""
+        """Return devices and (ascending) keys of the best schedule within the budget."""
         raise NotImplementedError
 
 
@@ -204,9 +204,10 @@ class SimulatedAnnealing(BudgetedSearch):
 def mutate(
     landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, mutation: float, random: np.random.Generator
 ) -> None:
-    """Change candidates in place: new lanes, exchanges of lanes, or new keys.
+    """Change candidates in place; a row of `lanes` and of `keys` is one candidate.
 
-    mutation: mean number of changes per candidate (row).
+    A candidate has a device (lane) and a priority (key) for each task.  A change is a new device of a task, an exchange
+    of the devices of two tasks, or a new priority.  mutation: mean number of changes per candidate.
     """
     rows, size = lanes.shape
     count = random.poisson(mutation * rows)
@@ -231,7 +232,8 @@ def mutate(
 class Moves:
     """Possible changes of one schedule; each field has one value per change.
 
-    `task` gets `lane` and `key`; `other` (-1: no other task) gets `back`, the former lane of `task`.
+    `task` moves to device `lane` with priority `key`.  In an exchange `other` moves to `back`, where `task` was; other
+    is -1 if nothing is exchanged.
     """
 
     task: np.ndarray
@@ -381,9 +383,10 @@ class Climb:
                 yield name, plan
 
     def _tried(self, plan: Plan, seed: str, ahead: bool | None) -> Found | None:
-        """Simulate a seed plan; None without budget, or if prefetches would move nothing.
+        """Simulate a plan that a fast planner made, and count it as a candidate.
 
-        ahead: None: with the plan's own copies; False: without copies; True: with prefetches.
+        ahead: None: with the plan's own copies of data; False: without copies; True: with prefetches.  None if the
+        budget is used up, or if no prefetch would move data.
         """
         if (ahead and not self.moves_items) or (not self.budget.spend(1) and self.seeded < np.inf):
             return None

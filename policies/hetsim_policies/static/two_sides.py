@@ -75,7 +75,7 @@ class GreedyDual(DescendingPlanner):
 def greedy_dual(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, precision: float = 1e-3
 ) -> tuple[Schedule, float]:
-    """Return the best schedule over all guesses, and a lower bound on the makespan.
+    """Return the best schedule over guesses of the makespan, and a lower bound on it.
 
     `times[j, 0]` is the time of task j on one of the `counts[0]` cores or GPUs of one type, `times[j, 1]` that on the
     other type; a time is inf if the task cannot run there.
@@ -104,7 +104,7 @@ def greedy_dual(
 
 
 def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: float) -> np.ndarray | None:
-    """Mask of tasks for the second type, all within the guess; None if impossible."""
+    """Return a mask of tasks for the second type so that all end by `guess`, or None."""
     limit = guess * (1 + TOLERANCE)
     p, q = times[:, 0], times[:, 1]
     second = p > limit
@@ -200,7 +200,10 @@ class Clb2c(PlainPlanner):
 
 
 def clb2c(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
-    """Schedule by CLB2C on the devices of two types; at ties, on the second type."""
+    """Schedule by CLB2C (centralized load balancing) on devices of two types.
+
+    Tasks are sorted by speedup; next is the first or the last one, whichever ends earlier (at ties on the second type).
+    """
     schedule = Schedule.empty(len(times))
     free = [[(0.0, lane) for lane in range(count)] for count in counts]  # heaps
     order = by_speed_up(np.where(np.asarray(counts) > 0, times, np.inf)).tolist()

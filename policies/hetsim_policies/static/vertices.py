@@ -59,9 +59,10 @@ def lst(
 def roundings(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[list[Schedule], float]:
-    """Return schedules of the rounded vertex, shortest first, and the program's bound.
+    """Return schedules from several roundings of the linear program, and its bound.
 
-    A descent from the longer ones often ends lower: `spread` places tasks where they end first and so adds work.
+    The schedules are sorted by makespan; no makespan is below the bound.  Longer ones are included since local search
+    often makes them the shortest. ready, since: earliest start by task, and by core or GPU.
     """
     bound, share = min_deadline(times, counts)
     largest = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
@@ -71,7 +72,11 @@ def roundings(
 
 
 def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.ndarray]:
-    """Return the minimum T with a feasible program, and a vertex of the program."""
+    """Return the minimum deadline T for which the linear program is feasible.
+
+    The program divides the tasks among the types so that each type ends by T, and uses no time above T.  Also returns a
+    vertex of the program for this T.
+    """
     allowed = allowed_times(times, counts)
     if not len(times):
         return 0.0, allowed
@@ -135,7 +140,10 @@ def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.nd
 
 
 def rounded(share: np.ndarray) -> np.ndarray:
-    """Return each task's type; split tasks are matched to types with a share of them."""
+    """Return one device type for each task, given the fractions of tasks by type.
+
+    Tasks split over types are matched to these types, at most one to each, so that the sum of fractions is highest.
+    """
     kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
     if len(parts := np.flatnonzero(share.max(axis=1, initial=0.0) < WHOLE)):
         from scipy.sparse import csr_array
@@ -188,7 +196,7 @@ class MoldableDual(PlannedScheduler):
 
 
 def guaranteed(instance: WideTasks) -> float | None:
-    """Return the proven ratio for the instance; None if no ratio is proven."""
+    """Return the proven ratio of makespan to optimum for these tasks; None: none is."""
     together = float(np.ptp(instance.problem.tasks.arrival)) == 0 and not instance.problem.in_mid_run
     fits = all(instance.gathered) or int(instance.width.max()) == 1
     able = np.isfinite(instance.min_areas()).any(axis=0).sum()
@@ -196,9 +204,10 @@ def guaranteed(instance: WideTasks) -> float | None:
 
 
 def min_guess(instance: WideTasks) -> tuple[float, Split]:
-    """Return the minimum makespan with a feasible program, and a vertex of it.
+    """Return the minimum makespan for which the linear program of `split` is feasible.
 
-    Between two option lengths the program is the same, so only option lengths are tried, by bisection.
+    Also returns a vertex of the program.  Between two lengths of options the program is the same, so only these lengths
+    are tried, by bisection.
     """
     counts = instance.counts
 

@@ -16,11 +16,11 @@ from hetsim.model.batch_times import nearest_line
 
 @runtime_checkable
 class MeasuredDevice(Protocol):
-    """A device with a model; each stage returns the seconds that it took.
+    """A device that runs a model; upload, compute and download return their seconds.
 
     `kind` is `cpu` (without transfers: `upload` and `download` are never called) or `gpu`.  `bytes_in` and `bytes_out`
-    are those of one item.  `memories` are the kinds of host memory that transfers can start from; servers use the
-    first.
+    are those of one item.  `memories` are the kinds of host memory that transfers can start from; a service is
+    calibrated with the first one.
     """
 
     name: str

@@ -111,7 +111,7 @@ MIN_SPANS = 50  # minimum number of spans between first and last tokens: a dozen
 
 @dataclass(frozen=True)
 class Reading:
-    """Inferred step times; a step that reads prompts takes additional seconds."""
+    """Step times inferred from a log; a step that reads prompts takes `reads` longer."""
 
     fixed: float
     per_sequence: float
@@ -217,7 +217,7 @@ def spans(
 
 
 def joined(logs: list[Spans]) -> Spans:
-    """Return the spans of several logs as if they were spans of one log."""
+    """Combine the spans (first to last token) of several request logs as if from one."""
     starts = np.cumsum([0, *(len(one.read) for one in logs[:-1])])
     pairs = zip(logs, starts, strict=True)
     moved = [replace(one, first=one.first + start, last=one.last + start) for one, start in pairs]
@@ -225,7 +225,10 @@ def joined(logs: list[Spans]) -> Spans:
 
 
 def fit(log: Spans) -> Reading | None:
-    """Fit step times to spans; None if these are too few, or none explains the spans."""
+    """Fit a server's step times to a log of requests; None if they do not explain it.
+
+    A span is the time from a request's first token to its last.  None also with fewer than `MIN_SPANS` spans.
+    """
     if len(log.seconds) < MIN_SPANS or (log.last > log.first).sum() < MIN_SPANS:
         return None
     blocks = np.array_split(np.arange(len(log.seconds)), BLOCKS)
@@ -253,7 +256,7 @@ def fit(log: Spans) -> Reading | None:
 
 
 def _shapes(log: Spans) -> list[np.ndarray]:
-    """Return candidates: sets of prompt sizes at which the reading times may bend."""
+    """Return candidate sets of prompt sizes where the time to read prompts may bend."""
     first, last = int(log.read.min()), int(log.read.max())
     if first == last:
         first = max(0, last - 1)
@@ -267,7 +270,10 @@ def _shapes(log: Spans) -> list[np.ndarray]:
 
 
 def _counts(log: Spans, knots: np.ndarray) -> np.ndarray:
-    """Return a row per span: steps, sequences, context, reading steps, tokens by size."""
+    """Return the numbers that the times of spans are fitted to, a row per span.
+
+    Columns: steps, sequences, context, steps that read prompts, and their tokens between two `knots` each.
+    """
     size = log.read
     parts = []
     for place in range(len(knots) - 1):

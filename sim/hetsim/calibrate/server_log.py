@@ -52,7 +52,7 @@ RUN_TO_RUN = 0.02  # relative standard deviation of a server's speed between run
 class Server:
     """A server with the requests of a log; only the first `fitted` are used to fit.
 
-    `demand`: the keys arrivals, count and tokens of the entry, if they differ from the log.
+    `demand`: keys arrivals, count and tokens of its `workload:` entry, if they differ from the log.
     """
 
     def __init__(self, path: Path, log: Log, demand: dict[str, Any] | None = None):
@@ -95,7 +95,10 @@ class Server:
         }  # fmt: skip
 
     def step_of(self, numbers: dict[str, float]) -> dict[str, Any]:
-        """Return the service key `step` with numbers whose names are those of `start`."""
+        """Return fitted numbers as the value of the service key `step`.
+
+        numbers: by name, as returned by `start`; `front_end` is omitted, since it is not part of a step.
+        """
         change = {key: value for key, value in numbers.items() if key != "front_end"}
         if self.service.step.roofline is not None:
             return {"roofline": {key: change.pop(key) for key in ("memory", "compute")}, **change}
@@ -108,7 +111,10 @@ class Server:
         return step.model_copy(update=change).times(self.service.figures)
 
     def spans(self) -> request_log.Spans | None:
-        """Return spans to infer step times (None: roofline, several replicas, scaling)."""
+        """Return the spans from first to last token, from which step times are inferred.
+
+        None if impossible: a roofline, disaggregated or several replicas, scaling, or answers of one token only.
+        """
         service, log, count = self.service, self.log, self.count
         if self.wants_roofline or service.disaggregated is not None or service.scale is not None:
             return None
@@ -131,7 +137,7 @@ class Server:
         return (_off(ttft, log.ttft[:count]) + _off(latency, log.latency[:count]) + own) / 3
 
     def delays(self, times: StepTimes) -> np.ndarray:
-        """Return measured minus simulated times to the first token, without queueing."""
+        """Return measured minus simulated time to first token, where requests hardly wait."""
         ttft = self.simulated(times, 0.0)[0][: self.count]
         quiet = ttft <= np.nanquantile(ttft, QUIET)
         return (self.log.ttft[: self.count] - ttft)[quiet]
@@ -162,10 +168,11 @@ class Server:
         return np.array([math.log(one / other) if one > 0 and other > 0 else 0.0 for one, other in sums])
 
     def standard_error(self, times: StepTimes, front_end: float) -> float:
-        """Return the standard error of `behind`, from its spread between `PARTS` parts.
+        """Return the standard error of `behind` (how far simulated steps are off).
 
-        It is multiplied by t / z (Student's and normal quantile), since parts are few, and larger if neighboring parts
-        are correlated.  Infinite if fewer than `PARTS` answers have several tokens.
+        It follows from the spread between `PARTS` parts of the log.  It is multiplied by t / z (Student's and normal
+        quantile), since parts are few, and larger if neighboring parts are correlated.  Infinite if fewer than `PARTS`
+        answers have several tokens.
         """
         from scipy.special import ndtri, stdtrit
 
@@ -199,7 +206,10 @@ class Server:
 
 
 def entry_of(path: Path) -> dict[str, Any]:
-    """Return the workload entry of a server as written; ScenarioError without one."""
+    """Return the one `workload:` entry of a server's scenario file, as it is written.
+
+    Raise ScenarioError unless it is the only entry and describes a language model (`kind: llm`).
+    """
     read = document.read(path)
     workload = read.data.get("workload")
     entries = [workload] if isinstance(workload, dict) else workload
@@ -241,7 +251,7 @@ CLOSE = 0.5  # mean error above which a fit is rejected
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the requests that were held back: its measured and simulated value."""
+    """A metric of the requests not used for fitting: its measured and simulated value."""
 
     name: str
     measured: float
@@ -254,7 +264,7 @@ class Figure:
 
 @dataclass
 class Fitted:
-    """The fitted step and `front_end`, and their errors on the requests held back."""
+    """Step times and front-end delay fitted to logs; errors on the requests held back."""
 
     step: dict[str, Any]  # as in the service's `step`, in seconds; for a roofline `roofline` and `fixed`
     front_end: float
@@ -266,7 +276,7 @@ class Fitted:
 
     @property
     def interval(self) -> list[float]:
-        """90 % bounds of the factor on all steps; empty if the logs are too short for it."""
+        """90 % bounds of real / fitted step time; empty if the logs are too short for it."""
         half = math.exp(QUANTILE * self.spread)
         return [round(1 / half, 6), round(half, 6)] if math.isfinite(half) else []
 
@@ -308,9 +318,9 @@ class _Found:
 
 
 def fit(servers: list[Server], tell: Callable[[str], None] = lambda _: None) -> Fitted:
-    """Fit a server's step to the first part of each log; judge it by the rest.
+    """Fit the step times of a server to the first part of each log; judge by the rest.
 
-    ScenarioError if the form of the step is not supported, or if no similar server is found.
+    ScenarioError if `step` has a form that cannot be fitted, or if no step times explain the logs.
     """
     search = _Search(servers)
     reading = search.read_off()
@@ -353,7 +363,7 @@ def _late(servers: list[Server], fitted: "_Found") -> list[float]:
 
 
 def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float:
-    """Return the standard deviation of the logarithm of the factor on fitted steps.
+    """Return the standard deviation of log(true / fitted step time).
 
     It includes the standard errors of the logs, the drift between runs, and `late`: the errors on held-back requests.
     """
@@ -365,7 +375,10 @@ def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float
 
 
 def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, float]:
-    """Return the logarithm of the factor that fits decoding, and its standard error."""
+    """Return the logarithm of the factor by which all steps must be multiplied.
+
+    With it simulated decoding takes as long as measured.  Also returns its standard error (inf: too few answers).
+    """
     from scipy.optimize import brentq
 
     def behind(factor: float) -> float:
@@ -385,7 +398,7 @@ def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, flo
 
 
 def observed(server: Server) -> tuple[Interval, Interval]:
-    """Return the interval of an engine's step times before and after a log (Bayes)."""
+    """Return an engine's interval of step times, and that narrowed by a log (Bayes)."""
     service, within = server.service, server.drift
     if service.interval is not None:
         prior = Interval(*service.interval)

@@ -25,7 +25,10 @@ ROUNDING = 1e-9  # relative errors below this are due to floating point
 
 @dataclass(frozen=True)
 class JudgedShape:
-    """A shape of stage times; its relative errors on left-out sizes, and the largest."""
+    """How well one functional form of stage times (line, power, ...) predicts.
+
+    The errors are relative, and are those on batch sizes that were left out of the fit: mean, standard error, largest.
+    """
 
     shape: str
     error: float
@@ -55,7 +58,7 @@ class Shaped:
 
     @property
     def about(self) -> dict[str, object]:
-        """Summary for a profile, without the times themselves."""
+        """Entries of a profile on these times: curve, measured times, and curves' errors."""
         return {
             "shape": self.chosen,
             "sizes": list(self.sizes),

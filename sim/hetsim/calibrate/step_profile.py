@@ -113,7 +113,10 @@ def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[in
 
 
 def fit(what: str, settings: list[MeasuredSetting], wanted: str | None = None) -> StepProfile:
-    """Fit a shape to each stage: `wanted`, else the one that cross-validation chooses."""
+    """Fit how long a language model takes to read prompts and to decode, by size.
+
+    wanted: shape of the curves (line, broken line, powers, table); None: the shape with the least validation error.
+    """
     prefill, fallen = _without_falls(_medians((one.prompt * one.batch, one.prefill) for one in settings))
     remarks = []
     if fallen:

@@ -59,10 +59,12 @@ def _number(read: Document, key: str) -> float:
 
 
 class SummaryServer(Server):
-    """A server with the JSON file of a load generator; no requests are held back.
+    """A server with the JSON file of a load generator instead of a log of requests.
 
     The entry of the scenario may state the process of the arrivals, whose rate the file replaces, and the distribution
     of `tokens`, which is scaled to the file's mean.  Otherwise arrivals are Poisson, and all requests are equal.
+    Nothing is held back from the fit to judge it.
+
     Raises:
         ScenarioError: the file is of no known load generator, or a value is missing or invalid.
     """
@@ -119,7 +121,7 @@ class SummaryServer(Server):
         return float(np.average(errors, weights=[RANKS[rank] for _, rank in self.measured]))
 
     def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
-        """Return `Server.behind` from the file's means, which are equal for all parts."""
+        """Return log(measured / simulated) of the mean time between tokens, for each part."""
         means = [one for one in self.figures(times, front_end, 0) if one.name.startswith("mean time between")]
         return np.full(parts, sum(math.log(one.measured / one.simulated) for one in means))
 

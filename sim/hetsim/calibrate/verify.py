@@ -87,7 +87,10 @@ def serve_serial(device: MeasuredDevice, arrivals: np.ndarray, most: int, clock:
 def serve_overlapped(
     device: Overlapping, arrivals: np.ndarray, profile: ServiceProfile, most: int, clock: RequestClock
 ) -> np.ndarray:
-    """Serve two batches (up to `most`) at once, uploaded in time; return responses."""
+    """Serve requests in batches of up to `most`, two at a time; return response times.
+
+    A batch is uploaded so that it has arrived when the device has computed the one before.
+    """
     finish, taken, done = np.empty(len(arrivals)), 0, 0
     due = clock.now() + arrivals
     flying: deque[tuple[int, Callable[[], bool]]] = deque()
@@ -169,7 +172,10 @@ def verify(
     device: MeasuredDevice, service: Mapping[str, Any], profile: ServiceProfile, rates: list[float], seconds: float,
     seed: int = 0, clock: RequestClock | None = None, tell: Callable[[str], None] = lambda _: None,
 ) -> list[VerifiedRow]:  # fmt: skip
-    """Measure and simulate Poisson arrivals at each rate, with and without overlap."""
+    """Measure and simulate Poisson arrivals at each rate, to compare the two.
+
+    Each rate is run with batches one after the other and, if the device can, with transfers that overlap computing.
+    """
     clock = clock or RequestClock()
     max_size = profile.max_batch
     rows = []

@@ -53,7 +53,7 @@ def as_json(value: Any) -> None:
 
 def result(to_json: bool, value: Callable[[], Any], texts: Callable[[], Iterable[str]],
            verdicts: Mapping[str, str] | None = None) -> None:  # fmt: skip
-    """Print the result of a command as JSON or as `lines`; only that form is computed."""
+    """Print a command's result as JSON (`value`) or as text; only one is computed."""
     as_json(value()) if to_json else lines(texts(), verdicts)
 
 
@@ -133,7 +133,7 @@ def progress(quiet: bool, cases: bool = False) -> "Iterator[TerminalBar | CaseLi
 
 @contextmanager
 def shard_reports(to_json: bool) -> Iterator[None]:
-    """End the command of a shard with a report on its runs."""
+    """Context of a command with `--shard`: report the runs that were made, then exit."""
     from hetsim.experiment.shard import ShardOver
 
     try:
@@ -150,7 +150,10 @@ def shard_reports(to_json: bool) -> Iterator[None]:
 def making(
     directory: Path | None, otherwise: Path, cache: str | Path | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> "Iterator[TerminalBar | CaseLines | None]":
-    """Context of a study: that of `searching`, with the tables of a failed run stored."""
+    """Context in which a command runs a study, with its progress bar.
+
+    If a run fails, the tables made so far are stored; in all else it is as `searching`.
+    """
     kept = None if cache is None else of_cache(cache)
     with keeping_partial(directory, otherwise), searching(kept, to_json, quiet, cases) as bar:
         yield bar
@@ -160,9 +163,9 @@ def making(
 def searching(
     kept: str | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> "Iterator[TerminalBar | CaseLines | None]":
-    """Context of a study: progress, warnings, shard reports, a note on an early end.
+    """Context in which a command runs a study: progress, warnings, shard reports.
 
-    kept: this note, printed after an interrupt, a full disk, or the loss of workers.  cases: see `progress`.
+    kept: text printed if it ends early (an interrupt, a full disk, lost workers).  cases: see `progress`.
     """
     try:
         with shard_reports(to_json), own_warnings(quiet), progress(quiet, cases) as bar:

@@ -220,5 +220,8 @@ def _text(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _parameter(name: str, default: str | None) -> str:
-    """Return `path` (required), `window=0.0` (with a default) or `[placement]`."""
+    """Return a parameter as `list` shows it.
+
+    `path`: it is required; `window=0.0`: it has this default; `[placement]`: it is optional.
+    """
     return name if default is None else f"{name}={default}" if default else f"[{name}]"

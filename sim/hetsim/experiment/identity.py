@@ -116,7 +116,10 @@ class Identity:
         return parts
 
     def at_first(self, scenario: Scenario) -> dict[str, str]:
-        """Return `parts`, with the digests of files when first read, to detect changes."""
+        """Return `parts` with the digests that files had when they were first read.
+
+        If they differ from those of now, a file has changed during the study.
+        """
         first = {f"file {os.path.relpath(path, scenario.base)}": self._first.get(path) for path in scenario.files}
         return {**self.parts(scenario), **{name: digest or "none" for name, digest in first.items()}}
 
@@ -162,7 +165,10 @@ def _named(scenario: Scenario) -> list[tuple[str, str, Any]]:
 
 
 def undeclared(scenario: Scenario, opened: InputFiles) -> str:
-    """Warning about opened files without a digest; "" if user code defines `identity`."""
+    """Return a warning about opened files that the run's digest does not cover.
+
+    "" if there are none, or if the user's code says what it depends on (`identity`).
+    """
     warning = scenario.undeclared(opened)
     theirs = [item for _, _, item in _named(scenario)
               if not (isinstance(item, str) and item.partition(".")[0] in OURS)] if warning else []  # fmt: skip
@@ -171,7 +177,10 @@ def undeclared(scenario: Scenario, opened: InputFiles) -> str:
 
 
 def _watched(kind: str, item: Any, digest: str, reasons: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return digest and reasons; drop "opens files" if the opened files are watched."""
+    """Return the digest of a policy's code, and why it may be incomplete.
+
+    Code that opens files does not make it incomplete if opened files are recorded during the run.
+    """
     annotations = [one.annotation for one in registry.parameters(item).values()]
     kinds = [inner for one in annotations for inner in (one, *get_args(one))]
     if ExistingFile not in kinds and ExistingFolder not in kinds and kind in registry.POLICY_KINDS:

@@ -43,7 +43,7 @@ Points = Iterable[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class PointRow:
-    """A point under one policy: its `values` as written, its changes as `overrides`."""
+    """A point of a sweep under one policy: `values` as written, and as `overrides`."""
 
     point: int
     values: dict[str, Any]
@@ -433,8 +433,9 @@ def _changed(
 ) -> Scenario | list[Problem]:
     """Apply changes to the scenario; return the scenario, or the list of problems.
 
-    Changes of one top-level key are a part.  Validated parts are cached in `parts` from their second occurrence (None
-    after the first), and joined to the scenario; the cache is cleared above `max_parts`.
+    Changes of one top-level key are a part.  A part that occurs for the second time is validated alone and cached in
+    `parts` (after its first occurrence the cache has None); parts are then joined to the scenario.  The cache is
+    cleared above `max_parts`.
     """
     alone: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():

@@ -1,4 +1,4 @@
-"""Estimates of the cost of a precision (by a pilot) and of a sweep (by some runs)."""
+"""Estimates of the time that a wanted precision (by a pilot) or a sweep will take."""
 
 import math
 import time

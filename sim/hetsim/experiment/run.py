@@ -163,7 +163,10 @@ def run_cases(
 def whole_series(
     case: Case, goal: int, *, keep: bool = False, most: int = 0, several: bool = False, **more: Any
 ) -> Replicates:
-    """Return replications of a case; the first run (or all: `keep`) is kept in full."""
+    """Return the object that makes `goal` replications of a case, at most `most`.
+
+    keep: all runs are kept in full, not only the first one.  several: collect metrics even of a single replication.
+    """
     maximum = max(goal, most)
     runs = Replications() if several or maximum > 1 else None
     return Replicates(case, goal, most=maximum, whole=maximum if keep else 1, strict=True, runs=runs, **more)

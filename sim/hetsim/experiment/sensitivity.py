@@ -72,7 +72,10 @@ def paired(
 
 
 def sensitivity(scenario: Scenario, outcome: Result | Replications, seed: int | None = None) -> dict[str, Any]:
-    """Return the sensitivity of a finished run or replications, as `paired`."""
+    """Return by how much results change if all steps of language models get longer.
+
+    outcome: the finished run or replications.  The form is that of `paired`; {} if no step times are uncertain.
+    """
     if not longer_steps(scenario):
         return {}
     first, case = outcome if isinstance(outcome, Result) else outcome.results[0], Case(scenario, seed=seed)

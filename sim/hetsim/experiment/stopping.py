@@ -209,7 +209,10 @@ class Pilot(Replicates):
 
 
 def missing(study: Study, pilots: Sequence[Pilot]) -> list[Pilot]:
-    """Load stored cuts of pilots; return the pilots without one, which must be run."""
+    """Load stored warm-up times; return the pilots without one, which must be run.
+
+    A pilot is the first replications of a case, from which the end of its warm-up (the cut) is found.
+    """
     to_make = []
     for pilot in pilots:
         kept = study.store.get(pilot.key(study)) if study.store.folder is not None else None

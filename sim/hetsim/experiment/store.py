@@ -71,7 +71,10 @@ class Store:
         return None
 
     def kept(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """Yield a run's stored outcomes, each with False if it must be moved to a segment."""
+        """Yield a run's stored outcomes, each with False if it must be moved to a segment.
+
+        A segment is a file of many outcomes; such an outcome is in a journal or in a file of its own.
+        """
         for pending in self._pending.values():
             if run in pending:
                 yield pending[run], True
@@ -120,7 +123,7 @@ class Store:
                 return io.FileIO(path, "xb")
 
     def leave(self, block: Hashable) -> None:
-        """Do not seal a block, because a later study will run part of it again."""
+        """Do not merge a block's runs into one file: a later study runs some again."""
         self._incomplete.add(block)
 
     def seal(self, block: Hashable = None) -> None:

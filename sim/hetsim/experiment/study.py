@@ -169,7 +169,10 @@ class Study:
             self._land(*here, self._here(*here))
 
     def more(self, series: Replicates, goal: int, likely: int = 0) -> None:
-        """Called by rules: set the goal of a case, and the number that is likely needed."""
+        """Set how many replications a case shall have (`goal`); called by stopping rules.
+
+        likely: the number that it will probably need in the end; these are begun when a worker has nothing else to do.
+        """
         if goal > series.most:
             self.meter.expect(goal - series.most)
             series.most = goal
@@ -209,7 +212,7 @@ class Study:
         return None
 
     def _hand_out(self, series: Replicates) -> Place | None:
-        """Return the next replication of a case, or None if it is stored and was added."""
+        """Return the next replication to run; None if it was in the store and was added."""
         number = series.sent
         series.sent += 1
         outcome = None

@@ -127,7 +127,10 @@ def sweep_plan(plan: SweepPlan, out: str | Path | None = None, resume: bool = Fa
 
 
 class Checked:
-    """Columns of the planned rows: the only data of each row kept in memory."""
+    """The validated rows of a planned sweep, as columns.
+
+    A row is a point of the sweep under one policy.  Only these columns of each row are kept in memory.
+    """
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
@@ -136,7 +139,7 @@ class Checked:
         self.pilots: dict[bytes, Pilot] = {}  # pilots of cases with `warmup: auto`, by the digest of their first run
 
     def add(self, label: str, scenario: str, run: str, seed: int, warmup: float) -> None:
-        """Add a row; scenario, run: digests; warmup: NaN if a pilot will find it."""
+        """Add a row of the sweep; scenario, run: digests; warmup: NaN if a pilot finds it."""
         self.policy.append(self.names.setdefault(label, len(self.names)))
         self.scenarios += bytes.fromhex(scenario)
         self.runs += bytes.fromhex(run)
@@ -202,7 +205,7 @@ class SweepPlan:
 
     @cached_property
     def block(self) -> int:
-        """Number of table rows whose runs are stored together; a block has whole points."""
+        """Number of table rows whose runs are stored together (whole points of the sweep)."""
         if not isinstance(self.rows, PointRows):
             return max(1, len(self.rows))  # of a list of points that name their policies, in any order
         policies, amount = len(self.rows.policies), self.amount

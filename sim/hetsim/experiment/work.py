@@ -99,7 +99,7 @@ class RunOutcome:
         return replace(self, values=Packed(self.values))
 
     def only(self, figures: Sequence[str]) -> "RunOutcome":
-        """Return the outcome with these metrics and the weights that their estimates need."""
+        """Return the outcome with these metrics only, and the weights of their means."""
         if not figures or self.values is None:
             return self
         wanted = needed_for(figures)
@@ -237,7 +237,7 @@ class Shelf:
         self.lock = threading.Lock()
 
     def scenario(self, setup: Setup, digest: str, job: RunJob) -> Scenario:
-        """Return the scenario of a job; OtherInputs if its digest differs here."""
+        """Return a job's scenario (cached); raise OtherInputs if its files differ here."""
         key = hashlib.sha256(f"{digest} {job.scenario} {job.overrides!r}".encode()).hexdigest()
         with self.lock:
             if (scenario := self.scenarios.get(key)) is None:

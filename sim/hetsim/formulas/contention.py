@@ -48,11 +48,12 @@ def delays(
     own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention = "random",
     before: LinkDelays | None = None, more: np.ndarray | None = None, caps: np.ndarray | None = None,
 ) -> LinkDelays:  # fmt: skip
-    """Return the delays of jobs on a link; O(N³) operations for N jobs.
+    """Return by how much jobs that share a link delay each other; O(N³) for N jobs.
 
-    before, more: for a second, more accurate call: the result of the first call, and the seconds by which contention
-    lengthens the sending of each job.
-    caps: if other links limit jobs: fraction of the link that a job (row) can use next to n other senders (column).
+    own, spent: seconds of a job's step without sending, and those of sending alone.  share: the fraction of the link
+    that it uses then. before, more: for a second, more accurate call: the result of the first call, and the seconds by
+    which contention lengthens the sending of each job. caps: if other links limit jobs: fraction of the link that a job
+    (row) can use next to n other senders (column).
     """
     count = len(own)
     if rule != "random" or count < 2:
@@ -86,7 +87,11 @@ def delays(
 
 
 def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention) -> np.ndarray:
-    """Return the extra seconds of each job's step for aligned or interleaved phases."""
+    """Return the seconds by which each job's step is longer since jobs share the link.
+
+    own, spent: seconds of a job's step without sending, and of sending alone; share: fraction of the link it then uses.
+    The rule says whether the sending of jobs coincides (aligned) or alternates with computing (interleaved); else 0.
+    """
     if rule == "interleaved":
         return np.maximum(0.0, spent @ share - own - spent)
     if rule == "aligned":  # max-min fair: the jobs with the smallest shares use them, the rest divide what is left
@@ -97,7 +102,10 @@ def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contenti
 
 
 def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
-    """Return max-min fair link shares: job in row j, n other senders in column n."""
+    """Return max-min fair shares of the link for each job (row).
+
+    The column n is for n other senders at the same time, which are drawn by `mix`; caps: the share that a job can use.
+    """
     count = len(share)
     others = np.arange(count)
     shares = np.empty((count, count))

@@ -51,8 +51,8 @@ def ring_over_nodes(
 
     The cost is: the bytes that a node sends to the next, the seconds on links within nodes (simultaneous with the
     sending), and the seconds of latency.  ways: 2 for an all-reduce, 1 for a reduce-scatter or an all-gather.  The ring
-    visits all ranks and uses all cards of a node at once (as in NCCL): bandwidth is the lower of `inside` and the
-    cards.
+    visits all ranks and uses all network cards of a node at once (as in NCCL): bandwidth is the lower of `inside` and
+    that of the network cards.
     """
     ranks = max(1, nodes * each)
     moved = ways * (ranks - 1) / ranks * size
@@ -189,7 +189,10 @@ class ParallelPlan:
 
 @dataclass(frozen=True)
 class TrainingMachine:
-    """GPUs and links: `each` GPUs and `cards` network cards per node; one-way bytes/s."""
+    """The GPUs of a training job and the links between them.
+
+    each, cards: GPUs, network cards per node.  inside, card: one-way bytes/s between a node's GPUs, of a network card.
+    """
 
     flops: float
     bandwidth: float
@@ -217,7 +220,10 @@ class TrainingMachine:
         return min(cards, self.cards) / self.cards
 
     def excess(self, size: float) -> float:
-        """Return seconds per byte between nodes at this size, above those at the top rate."""
+        """Return the seconds per byte that a short message takes more than a long one.
+
+        This is between nodes, by the measured bandwidth curve; 0 without a curve.
+        """
         return 0.0 if self.network is None else self.network.excess(size)
 
     @property
@@ -335,7 +341,10 @@ def _exchange(model: Transformer, plan: ParallelPlan, machine: TrainingMachine, 
 def _reduced(
     machine: TrainingMachine, inside: Rate, hosts: int, each: int, size: float, rings: float = 1.0
 ) -> tuple[float, float, float]:
-    """Return the cost of `rings` concurrent all-reduces, as `ring_over_nodes` does."""
+    """Return the cost of `rings` concurrent all-reduces of `size` bytes each.
+
+    Bytes that a node sends; seconds on links in nodes; seconds of latency. hosts, each: nodes, ranks on each node.
+    """
     sent, within, fixed = ring_over_nodes(
         2, hosts, each, size=size, inside=inside, latency=machine.latency, latency_inside=machine.latency_inside
     )

@@ -28,7 +28,7 @@ Key = documents.Path_  # axes and values of a case, in the order of the axes
 
 @dataclass(frozen=True)
 class TableCase:
-    """Case of an entry's table: scenario, policy and keys for a set of axis values."""
+    """One run of a gallery entry's table: the scenario with a value of each axis."""
 
     table: str
     labels: Labels
@@ -49,7 +49,7 @@ class Entry:
     path: Path
     expected: Expected
     document: documents.Document = field(repr=False)
-    inputs: Path | None = None  # folder with files that do not ship; the entry's own folder unless given
+    inputs: Path | None = None  # folder with files that do not ship. Default: the entry's own folder
 
     @property
     def folder(self) -> Path:
@@ -59,7 +59,10 @@ class Entry:
         return ScenarioError(self.document.problem(key, message))
 
     def scenario_of(self, given: str | None, key: Key) -> Path | str:
-        """Return a scenario by its file, relative to the expected file, or by name."""
+        """Return a scenario by its file, relative to the entry's folder, or by name.
+
+        given: as the entry names it; None: the file with the folder's name, next to it.
+        """
         if given is None:
             scenario = self.folder.parent / f"{self.folder.name}.yaml"
             if scenario.exists():
@@ -128,7 +131,7 @@ class Entry:
     # Cases --------------------------------------------------------------------------------------------------------
 
     def ways(self, number: int, table: FiguresTable) -> dict[str, dict[str, AxisValue]]:
-        """Return changes to the scenario by axis and value, `extra_values` included."""
+        """Return the changes to the scenario for each value of each axis of a table."""
         ways, figures = {}, self.figures[table.name]
         for name, axis in table.axes.items():
             key = ("tables", number, "axes", name)
@@ -184,7 +187,10 @@ class Entry:
         return {str(row[column]): {str(k): str(v) for k, v in row.items()} for row in frame.to_dict("records")}
 
     def cases(self, chosen: Mapping[str, list[str]] | None = None) -> Iterator[TableCase]:
-        """Yield cases of all tables, or those with the chosen values of axes."""
+        """Yield the cases of all tables of this entry.
+
+        chosen: values by axis; then only cases of tables with these axes that have one of the values.
+        """
         for number, table in enumerate(self.expected.tables):
             if all(axis in table.axes for axis in chosen or {}):
                 yield from self.cases_of(number, table, chosen)
@@ -192,7 +198,10 @@ class Entry:
     def cases_of(
         self, number: int, table: FiguresTable, chosen: Mapping[str, list[str]] | None = None
     ) -> Iterator[TableCase]:
-        """Yield a table's cases: combinations of axis values with figures, or extra ones."""
+        """Yield the runs that a table of this entry compares.
+
+        They are the combinations of axis values for which the paper has figures, and those with additional values.
+        """
         ways = self.ways(number, table)
         chosen = chosen or {}
         kept = [[value for value in values if value in chosen.get(axis, values)] for axis, values in ways.items()]
@@ -231,9 +240,10 @@ class Entry:
                 yield case, count if isinstance(count, int) else None
 
     def missing(self, case: TableCase) -> str | None:
-        """Return why a case lacks a file that does not ship; None if no file is missing.
+        """Return a message if an input file of a case is missing; None if none is missing.
 
-        ScenarioError if the file has another SHA-256 than the stated one.
+        Only the entry's `inputs` are checked: files that the license does not allow hetsim to include.
+        ScenarioError if a file has another SHA-256 than the entry states.
         """
         for place, needed in enumerate(self.expected.inputs):
             path = (self.inputs or self.folder).resolve() / needed.file
@@ -330,7 +340,7 @@ def filled(way: AxisValue, value: str, row: Mapping[str, str]) -> AxisValue:
 
 
 def shipped() -> dict[str, Path]:
-    """Return the expected files of shipped entries, by name."""
+    """Return the files with expected results of the shipped gallery entries, by name."""
     folder = _folder()
     paths = sorted(folder.glob(f"published/*/{EXPECTED}")) if folder is not None else []
     return {path.parent.name: path for path in paths}

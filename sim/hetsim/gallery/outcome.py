@@ -1,4 +1,4 @@
-"""Runs the cases of an entry, and compares the results with the authors' figures."""
+"""Runs the cases of a gallery entry, and compares results with published figures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Ran:
 
 @dataclass
 class Outcome:
-    """An entry's results: rows as recorded, and the comparison."""
+    """The results of a gallery entry's runs, next to the published figures."""
 
     entry: Entry
     recorded: pd.DataFrame
@@ -89,7 +89,10 @@ class Outcome:
 
 
 def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
-    """Return the paper's mean and deviation; for a column of tasks, their count and 0."""
+    """Return mean and standard deviation of a value in the paper's data.
+
+    For a value that is compared task by task: the number of tasks, and 0.
+    """
     if value.column is not None:
         return float(len(figures)), 0.0
     return float(figures.mean()), float(figures.std(ddof=1)) if len(figures) > 1 else 0.0
@@ -98,7 +101,10 @@ def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
 def judged(
     paper: tuple[float, float], ours: Sequence[tuple[float, float, int] | None], tolerance: Tolerance
 ) -> dict[str, Any]:
-    """Return the columns of one figure; `ours`: (mean, deviation, runs) of each case."""
+    """Return one row of the comparison: a published value, ours, and the difference.
+
+    `ours`: (mean, deviation, runs) of each case, None if it was not run; the cases' mean is compared.
+    """
     known_values = [one for one in ours if one is not None]
     complete = len(known_values) == len(ours)
     mean = sum(one[0] for one in known_values) / len(known_values) if known_values and complete else math.nan
@@ -312,7 +318,7 @@ def written(labels: Sequence[tuple[str, str]]) -> str:
 
 
 def parsed(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the axes and values in the text that `written` makes."""
+    """Return axes and values from a text such as `load=0.7; policy=fcfs`."""
     parts = [part.partition("=") for part in text.split("; ") if part]
     return tuple((axis, value) for axis, _, value in parts)
 
@@ -329,7 +335,7 @@ def recorded(entry: Entry) -> Outcome:
 
 
 def record(outcome: Outcome) -> None:
-    """Store the results next to the entry; results of other cases remain."""
+    """Store a gallery entry's results in its folder; those of other cases remain."""
     before = recorded(outcome.entry).recorded
     key = ["table", "case", "value"]
     again = set(outcome.recorded[key].itertuples(index=False, name=None))

@@ -16,7 +16,10 @@ MAX_GROUPS = 40
 
 
 def bars(comparison: pd.DataFrame, table: FiguresTable) -> Picture | None:
-    """Draw two bars per figure, or one for ranks; None if nothing was run."""
+    """Draw the values of a gallery table as bars: the paper's next to those of hetsim.
+
+    Where only ranks are compared, only hetsim's are drawn.  None if nothing was run, or with `picture: none`.
+    """
     rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
     if not len(rows) or table.picture == "none":
         return None

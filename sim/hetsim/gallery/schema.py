@@ -23,8 +23,9 @@ Text = Annotated[str, BeforeValidator(_joined)]
 class AxisValue(Model):
     """The changes that one value of an axis makes in the scenario.
 
-    In texts of `each`, `{}` is the value, `{column}` a column of its row, and `{inputs}` the folder with files that do
-    not ship (`--inputs`, otherwise the entry's own folder).
+    The changes under `each` are templates: `{}` is replaced by the value, `{column}` by a column of the value's row in
+    the figures, and `{inputs}` by the folder with files that do not ship (`--inputs`, otherwise the entry's own
+    folder).
     """
 
     policy: Any = None  # replaces the scenario's whole policy: one that the scenario proposes
@@ -54,12 +55,12 @@ class FigureValue(Model):
     metric: Name | None = None  # a metric (`hetsim list`), or planned_makespan and other notes of a planner
     column: Name | None = None  # column of the result's tasks, compared task by task with the figures' column
     key: Name = "id"  # for a column of tasks: the column of the figures with the task's id
-    # start of a device metric's window; that of the run unless given
+    # start of a device metric's window. Default: that of the run
     start: Annotated[Seconds | None, Field(alias="from")] = None
     to: Seconds | None = None  # end of the window
     scale: Number = 1.0  # factor from the metric to the paper's figure: 100 for percent
     unit: str = ""  # unit of the figure, for tables
-    label: str = ""  # title in tables and pictures; the column's name unless given
+    label: str = ""  # title in tables and pictures. Default: the column's name
 
     def _check_keys(self) -> None:
         if (self.metric is None) == (self.column is None):
@@ -105,7 +106,7 @@ class Tolerance(Model):
 
 
 class WideFigures(Model):
-    """Figures with one column per value of an axis."""
+    """Form of a table of published numbers: one column per value of an axis."""
 
     axis: Name  # name of the axis
     value: Name  # name of the cells' value
@@ -124,13 +125,13 @@ class FiguresTable(Model):
     # by column of the figures: the runs; the mean is taken over an axis that the figures lack
     axes: dict[Name, Axis] = {}
     seeds: Name | None = None  # column with the authors' seeds, over which their mean is taken
-    # runs per case; unless given those of the scenario, or as many as the authors' seeds
+    # runs per case. Default: those of the scenario, or as many as the authors' seeds
     replications: Count | None = None
     values: dict[Name, FigureValue]  # compared values, by column of the figures
     tolerance: Tolerance  # maximum difference from the figures
     short: dict[str, list[Cell] | int] = {}  # the case that is run at every change: values by axis, and `replications`
     picture: Literal["bars", "none"] = "bars"  # bars: one group of bars per value of the picture's axis
-    across: Name | None = None  # axis along the picture; the last unless given
+    across: Name | None = None  # axis along the picture. Default: the last
 
     @field_validator("values")
     @classmethod
@@ -149,7 +150,7 @@ class Input(Model):
 
 
 class Expected(Model):
-    """An entry of the gallery."""
+    """A gallery entry as its file describes it: published figures, and comparisons."""
 
     title: Text  # what was published, in a few words
     paper: Text  # authors, title, venue and year
@@ -158,7 +159,7 @@ class Expected(Model):
     license: Text  # license of the inputs in the folder; `none shipped` if all inputs are our own
     notice: str | None = None  # file with the notice that the license requires
     inputs: list[Input] = []  # files that do not ship; a case that sets a path to one needs a folder `--inputs` with it
-    scenario: str | None = None  # the scenario; unless given the file next to the folder, with its name
+    scenario: str | None = None  # the scenario. Default: the file next to the folder, with its name
     measured_on: str = ""  # the real machine of the figures, if any
     property: Text | None = None  # surprising properties of the published setup, with figures
     differences: Text | None = None  # why the results here differ, if they do

@@ -63,7 +63,10 @@ class StageTable:
     _known: dict[int, float] = field(default_factory=dict, repr=False)
 
     def above(self, floor: float) -> "StageTable":
-        """Return a copy; `floor` seconds of each time are independent of the batch size."""
+        """Return a copy with `floor`: seconds of a batch that do not depend on its size.
+
+        The measured times stay the same; only interpolation with `power` uses the floor.
+        """
         return StageTable(self.sizes, self.seconds, self.between, spread=self.spread, floor=floor)
 
     def seconds_for(self, count: int) -> float:
@@ -74,7 +77,7 @@ class StageTable:
 
     @property
     def fixed(self) -> float:
-        """Seconds of a batch of one; a table has no time per task in addition."""
+        """Seconds of a batch of one; tables have no other constant."""
         return self.seconds_for(1)
 
     @property
@@ -147,7 +150,7 @@ class StageTable:
         return NearestLine(per_item, fixed, float(off[worst]), self.sizes[worst])
 
     def falls(self, noise: float) -> tuple[int, int] | None:
-        """Return (larger, smaller) size, the larger faster by the share `noise`; or None."""
+        """Return sizes (larger, smaller), the larger faster by the share `noise`; or None."""
         slowest = 0
         for place, seconds in enumerate(self.seconds):
             if seconds < self.seconds[slowest] * (1 - noise):

@@ -171,7 +171,7 @@ class Node:
 
 
 class Cluster:
-    """All nodes and devices, numbered; node names are n0, n1, ... unless given."""
+    """All nodes and devices, numbered; default names of nodes: n0, n1, ..."""
 
     def __init__(self, specs: Sequence[NodeSpec], partitions: dict[str, Partition] | None = None,
                  fabric: Fabric = Fabric()):  # noqa: B008  # fmt: skip
@@ -256,7 +256,7 @@ class Cluster:
         return [t for t in self.types.values() if t.name in present and kind in (t.name, t.kind)]
 
     def count(self, kind: str) -> int:
-        """Return the number of devices of a kind or type (CPUs: of cores for tasks)."""
+        """Return the number of devices of a kind or type (CPUs: of their cores for tasks)."""
         units = zip(self.devices, self.units, strict=True)
         return sum(count for device, count in units if kind in (device.type.kind, device.type.name))
 

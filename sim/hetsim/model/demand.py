@@ -51,14 +51,15 @@ class BatchTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpanSpeeds:
-    """Rates (1: full) of a gang by the level (node, rack, ...) with all its devices.
+    """Rates of a gang (1: full speed) by the level that contains all its devices.
 
-    If several levels contain all devices, the fastest of their rates counts.  `island` and `switch` count only on nodes
-    that have them (keys `island`, `pcie: {switch: ...}`), `rack` only if nodes have one.
+    Levels are island, switch, node, rack and cluster.  If several levels contain all devices, the fastest of their
+    rates counts.  `island` and `switch` count only on nodes that have them (keys `island`, `pcie: {switch: ...}`),
+    `rack` only if nodes have one.
     """
 
     island: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate of a gang within one NVLink island."""
+    """Rate of a gang within one NVLink island, relative to the mode's time."""
     switch: Part = field(default=1.0, metadata=OPTIONAL)
     """Rate within one PCIe switch. Default: the rate of `island`."""
     node: Part = field(default=1.0, metadata=OPTIONAL)
@@ -70,7 +71,10 @@ class SpanSpeeds:
 
     @classmethod
     def given(cls, **rates: float) -> SpanSpeeds:
-        """Return the rates; a level without a rate gets that of the level before it."""
+        """Return the speeds of gangs by span (island, switch, node, rack, cluster).
+
+        A span that is not given has the speed of the next smaller one, the smallest 1.
+        """
         if not rates:
             raise ValueError("span_speeds must have a rate for at least one of island, switch, node, rack and cluster")
         rate = 1.0
@@ -104,7 +108,7 @@ def enclosures(devices: Sequence[Device]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ComputeTime:
-    """Compute seconds of a launch in addition to the sum of its tasks' own times."""
+    """Constant compute time of a launch, which its tasks' own times are added to."""
 
     fixed: Seconds = 0.0
     """Time per batch."""
@@ -137,7 +141,7 @@ class Stopping:
     state: Bytes = 0
     """Bytes of state that are moved to the host and back."""
     interval: Seconds = math.inf
-    """Computed time between checkpoints, from which tasks resume after a fault. Default: only stops save work."""
+    """Computed time between checkpoints, from which tasks resume after a fault. Default: only a stop saves work."""
     block: Seconds = 0.0
     """Length of a kernel's blocks: drain and flush stop a kernel only between two blocks. Default: at any time."""
     idempotent: bool = False

@@ -149,7 +149,7 @@ class Preemption:
     """For context_switch: the rate at which state is saved to the device's own memory. Default: it is saved over the
     device's link."""
     overhead: Fraction = 0.0
-    """For flep: the share by which every launch on the device is slower."""
+    """For the kind flep (preemptible kernels): the share by which every launch on the device is slower."""
 
     def check(self) -> None:
         """Raise KeyProblem for keys that do not belong to this kind."""

@@ -25,7 +25,7 @@ def link_names(cluster: Cluster) -> list[str]:
 
 
 def link_rates(cluster: Cluster) -> list[float]:
-    """Return the rates of `link_names`; of a node's link: in its slower direction."""
+    """Return the rates of `link_names` (of a link of a node: in its slower direction)."""
     own = [min(node.spec.network.upload, node.spec.network.download) for node in cluster.nodes]
     return own + list(cluster.fabric.uplinks.values())
 
@@ -146,7 +146,10 @@ class TrafficProfile:
 
 @dataclass(eq=False)
 class Exchange:
-    """Training step of a mode: compute time and traffic; `nominal`: seconds at rate 1."""
+    """A training step of a mode: compute time and traffic between its GPUs.
+
+    `nominal`: seconds of the step if nothing slows the GPUs or the network.
+    """
 
     cluster: Cluster
     compute: float

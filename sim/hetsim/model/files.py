@@ -44,7 +44,7 @@ _recording: ContextVar[tuple[InputFiles, ...]] = ContextVar("recording", default
 
 @contextmanager
 def recorded_inputs() -> Iterator[InputFiles]:
-    """Record the inputs that this thread names or opens inside a `with` block."""
+    """Record input files that a scenario names or this thread opens in a `with` block."""
     record = InputFiles()
     before = _recording.set((*_recording.get(), record))
     try:
@@ -78,7 +78,7 @@ watching: set[str] = set()  # reasons why this process records all files that it
 
 
 def package_data(module: str, name: str) -> bytes:
-    """Return the bytes of a file next to a module; it counts as code, not as input."""
+    """Return the bytes of a program file next to a module; not recorded as an input."""
     return Path(module).with_name(name).read_bytes()
 
 

@@ -80,7 +80,7 @@ class Fusion:
 
     @property
     def held_items(self) -> tuple[int, ...]:
-        """Items that need memory on the device: all except those inside the launch."""
+        """Data items that need memory on the device: inputs and outputs of the launch."""
         return tuple(dict.fromkeys((*self.inputs, *self.outputs)))
 
     @property

@@ -98,7 +98,10 @@ class Mode:
         return base * left + own
 
     def stages(self, size: int, own: float, left: float = 1.0) -> BatchTimes:
-        """Return the stage seconds of a launch that transfers no bytes (see `computing`)."""
+        """Return the seconds of upload, compute and download of a launch of `size` tasks.
+
+        Transfers of bytes are left out. own: sum of the tasks' remaining times; left: largest remaining fraction.
+        """
         if self.on_cpu:
             return BatchTimes(0.0, self.computing(size, own, left), 0.0)
         up, down = self.upload.seconds_for(size), self.download.seconds_for(size)
@@ -106,12 +109,12 @@ class Mode:
 
     @property
     def min_base(self) -> float:
-        """Minimum of `base` over all batch sizes."""
+        """Minimum over all batch sizes of the compute seconds without tasks' own times."""
         return self.single if self.table is None else self.table.min_seconds(self.batch_limit)
 
     @property
     def min_share(self) -> float:
-        """Minimum of `base(n) / n` over all batch sizes n."""
+        """Minimum over all batch sizes n of a batch's fixed seconds divided by n."""
         if self.table is None:
             return self.base(self.batch_limit) / max(1, self.batch_limit)
         return self.table.min_per_item(self.batch_limit)

@@ -20,7 +20,7 @@ class Placement:
     """A mode and the devices on which it runs.
 
     A CPU launch has one device for each of its nodes, its CPU.  `parts` are the thousandths of cores that the launch
-    occupies on each of several nodes; equal parts unless given.  `cores` names the cores of a launch on one node, if a
+    occupies on each of several nodes; by default equal parts.  `cores` names the cores of a launch on one node, if a
     plan requires particular cores.
     """
 

@@ -18,7 +18,10 @@ APART = 2**32 - 1  # first key of branches other than the main one; no replicati
 
 
 def root(seed: int, loads: str = JUDGED) -> tuple[int, tuple[int, ...]]:
-    """Return the entropy and first keys of the random streams of a seed and purpose."""
+    """Return entropy and first keys of the random streams of a seed.
+
+    loads: what they are for (judging, training or validation), so that all three differ.
+    """
     if loads != JUDGED:
         return (FIRST[loads] + seed, ()) if seed < SPAN else (seed, (APART, _key(loads)))
     taken = any(first <= seed < first + SPAN for first in FIRST.values())

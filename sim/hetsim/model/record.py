@@ -97,7 +97,7 @@ class ClosedStream:
 
 @dataclass
 class RunInput:
-    """The input of one run; `policy` is the long form of the policy for messages."""
+    """The input of one run; `policy`: its policy with parameters, for error messages."""
 
     name: str
     cluster: Cluster
@@ -121,9 +121,11 @@ class RunInput:
     # warnings that the results show first, such as a load beyond every capacity
     warnings: list[str] = field(default_factory=list)
     overloads: list[tuple[str, float, float]] = field(default_factory=list)
-    """Services whose constant load exceeds their capacity, and which serve in order of arrival.  For each: the warning,
-    the maximum number of requests served before the last arrival, and the minimum wait of the last of these
-    requests in seconds."""
+    """Services that serve first come, first served, at a constant load above capacity.
+
+    For each: the warning, the maximum number of requests that can be served before the last arrival, and the wait
+    (s) that the last of these requests has at least.
+    """
     # keys of the scenario that no proof of a planner takes into account
     unplanned: list[str] = field(default_factory=list)
     faults: list[Faults] = field(default_factory=list)

@@ -95,8 +95,8 @@ class ReplicaKind:
 class Service:
     """A stream of requests that are served in batches.
 
-    `rows` are its rows of `Tasks`, in order of arrival; only they have `shape`.  A batch of n requests in mode j
-    computes for `shape.modes[j].base(n)` plus the sum of its requests' own times (for most services each is
+    `rows` are its rows of `Tasks`, in order of arrival; no other tasks have its `shape`.  A batch of n requests in mode
+    j computes for `shape.modes[j].base(n)` plus the sum of its requests' own times (for most services each is
     `per_item[j]`); uploads and downloads are those of the mode.  `slo` is the relative deadline of each request.
     `noise` is the relative standard deviation of every stage time of a batch (normal factors, at least 0.1).
     """

@@ -42,7 +42,10 @@ def download_rate(link: Link) -> float:
 
 @dataclass(frozen=True)
 class Private:
-    """Bytes of the tasks' own data: to upload, and to download (final items included)."""
+    """Bytes that each task transfers for itself alone: to upload, and to download.
+
+    Downloads include items that only this task writes and no other task reads or writes (`final_bytes`).
+    """
 
     up: np.ndarray
     down: np.ndarray

@@ -164,7 +164,10 @@ class RooflineSteps:
         return decode
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """Return a step's seconds; `attended`: result of the function `attended`."""
+        """Return a step's seconds.
+
+        attended: pairs of a prompt token with an earlier token (or itself), as the function `attended` counts them.
+        """
         if prompt_tokens:
             linear = self._matrices(prompt_tokens + sequences, sequences + 1)
         else:
@@ -180,7 +183,10 @@ class RooflineSteps:
         return lacking / slope if slope > 0 else math.inf
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """Return the seconds of decoding steps: host-limited ones first, then longer ones."""
+        """Return the seconds of `steps` decoding steps in a row.
+
+        The context grows from step to step: the first steps may be limited by the host, all later ones by the GPU.
+        """
         slope = self.per_context_token * sequences
         first = self._decode(sequences) + self.per_context_token * context
         short = 0

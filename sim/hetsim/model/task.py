@@ -77,7 +77,7 @@ class Task:
 
     @property
     def priority(self) -> float:
-        """Priority of the task: higher is more urgent, 0 unless given."""
+        """Priority of the task: higher is more urgent (default: 0)."""
         column = self._table.priority
         return 0.0 if column is None else float(column[self.index])
 

@@ -1,7 +1,8 @@
-"""Runs as deflated columns of whole numbers, which the page's script draws.
+"""Runs as compressed columns of whole numbers, which the page's script draws.
 
 `core.js` reads them: the length of a description, the description as JSON, then each column: the lowest bytes of all
-numbers, their next bytes, and so on.  Times are in ticks, as differences to the previous time in a task's life.
+numbers, their next bytes, and so on.  Times are in ticks: an arrival as the difference to that of the task before,
+later times as differences to the previous time of the same task.
 """
 
 import json
@@ -61,7 +62,10 @@ class _Columns:
         self.index: list[list[Any]] = []
 
     def add(self, name: str, values: Any, *, differences: bool = False) -> None:
-        """Add whole numbers or their differences; the lowest bit has the sign, if any."""
+        """Add a column of whole numbers, or of their differences.
+
+        If any is negative, n is stored as 2n, and a negative n as -2n - 1 (zigzag).
+        """
         numbers = np.asarray(values, dtype=np.int64)
         if differences:
             numbers = np.diff(numbers, prepend=0)

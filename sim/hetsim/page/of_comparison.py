@@ -194,7 +194,7 @@ def compared_pictures(found: Comparison, to: Markup) -> str:
 
 
 def _walked(found: Comparison) -> tuple[str, bytes]:
-    """Return the HTML explorer of the best policies' runs, and these runs, packed."""
+    """Return HTML that shows the tasks of the best policies, and its compressed data."""
     order = list(map(str, found.runs))
     if DEFAULT_METRIC in found.metrics and len(order) > MAX_RUNS:
         means = dict(zip(found.table.index, found.table[DEFAULT_METRIC, "mean"].astype(float), strict=True))

@@ -135,7 +135,10 @@ def _runs(outcome: Outcome) -> list[Result]:
 
 
 def _scenarios(outcome: Outcome, source: Path, runs: list[Result]) -> list[Any]:
-    """Return scenarios that name all policies and readers used, for the references."""
+    """Return scenarios that name all policies and readers that were used.
+
+    The paper's list of references is made from them.
+    """
     scenarios: list[Any] = [parse_yaml(run.name, run.scenario) for run in runs if run.scenario is not None]
     if isinstance(outcome, Sweep):
         texts = [written(str(label)) for label in outcome.table["policy"].unique()]

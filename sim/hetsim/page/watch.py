@@ -32,7 +32,7 @@ const looks = setInterval(async () => {
 
 
 class Watched:
-    """A directory, and the page of its present contents."""
+    """A directory of results, served as a page that is made again when files change."""
 
     def __init__(self, folder: Path):
         self.folder = folder

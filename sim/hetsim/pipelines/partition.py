@@ -151,7 +151,10 @@ class _Room:
 
 @dataclass(frozen=True)
 class _Solved:
-    """Tables [i, j] by number of parts: best time, last cut or -1, last stage's parts."""
+    """Solutions of the dynamic program, by number of parts; tables [first, last cut].
+
+    best: time.  cut: where the last stage begins (-1: one stage).  parts: parts of the last stage.
+    """
 
     best: list[np.ndarray]
     cut: list[np.ndarray]
@@ -162,10 +165,11 @@ def _level(
     cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: NetworkLevel, within: int, last: bool, activations: bool,
     replication: bool, room: _Room | None = None,
 ) -> _Solved:  # fmt: skip
-    """Return the minimum bottleneck times from cut i to cut j on m parts of a level.
+    """Solve one level of the hierarchy: stages [i, j] divided over m parts.
 
-    times, weights: seconds and weights of stage [i, j] on one part.  within: number of devices or groups in a part,
-    which share the gradient reduction.  last: True for the outermost level: it begins with the first layer.
+    Returns minimum times of the slowest stage.  times, weights: seconds and weights of the stage from cut i to cut j on
+    one part.  within: number of devices or groups in a part, which share the gradient reduction.  last: True for the
+    outermost level: it begins with the first layer.
     """
     n = len(cuts.sets)
     measured = np.isfinite(times)
@@ -322,7 +326,11 @@ class _Unlike:
     def order(
         self, groups: Sequence[EqualDevices], deadline: float, below: float
     ) -> tuple[PipelinePartition | None, float]:  # fmt: skip
-        """Return the fastest plan (up to `below`) that meets `deadline`; minimum latency."""
+        """Return the fastest pipeline over these device groups that meets `deadline`.
+
+        None if there is none with at most `below` seconds between items.  Also returns the minimum latency of any
+        pipeline.
+        """
         shortest = self._shortest(groups, math.inf)
         if shortest.latency is None or shortest.latency > deadline:
             return None, math.inf if shortest.latency is None else shortest.latency
@@ -352,7 +360,10 @@ class _Unlike:
         return np.where(self.cuts.crossing > 0, way.latency + seconds, 0.0) if way.latency else seconds
 
     def _sent(self, way: StageWay, shared: int) -> np.ndarray:
-        """Return, by cut, the seconds between items if `shared` device pairs use the path."""
+        """Return, for each possible cut, the seconds in which one item crosses the path.
+
+        shared: number of device pairs that send over the path at the same time.
+        """
         if way.latency == 0 and way.together == math.inf:
             return (1 if self.inference else 2) * self.cuts.crossing / (way.rate * shared)
         together = (1 if self.inference else 2) * self.cuts.crossing / way.together

@@ -241,7 +241,7 @@ MAX_GPUS = 1_000_000
 @SET
 @click.option("--entry", metavar="NAME", help="The workload entry or class, if several have training.")
 @click.option("--gpus", metavar="N[,N...]",
-              help="Numbers of GPUs to compare, such as 8,16,32; those of the entry unless given.")
+              help="Numbers of GPUs to compare, such as 8,16,32. Default: those of the entry.")
 @click.option("--rank", type=click.Choice(["time", "gpu_hours"]), default="time", show_default=True,
               help="Rank by the time of a step, or by GPU-hours.")
 @click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N",
@@ -352,7 +352,7 @@ ROWS = 20
 
 
 class Plan(click.Command):
-    """A command for a scenario file; a subcommand may be given in its place."""
+    """The command `hetsim plan SCENARIO`, with the subcommands partition and training."""
 
     commands = {"partition": partition, "training": training}
 

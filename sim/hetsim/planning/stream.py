@@ -1,6 +1,6 @@
 """Streams of items through the stages of a pipeline: one task per item and stage.
 
-All items of an arrival are one request, which results count once (`hetsim.model.tasks.StagedRequests`).
+All items of one arrival form one request, and results count requests (`hetsim.model.tasks.StagedRequests`).
 
 The plan is that of `hetsim.pipelines.partition` for the groups of equal devices of the cluster.  A result moves from
 device to device as in the engine: down to the host, over the network, up to the next device, one hop after another.
@@ -207,7 +207,10 @@ def _planned(
 
 
 def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> list[_Place]:
-    """Group equal devices: those of one node, or one device of each of equal nodes."""
+    """Return groups of equal devices on which stages can run.
+
+    A group has the devices of one node or, if several nodes are equal, one device of each.
+    """
     measured = cuts.layers[0].on or {}
     general = any(one.seconds for one in cuts.layers)
     types = [one for one in context.cluster.types.values() if one.kind != "cpu"]
@@ -282,10 +285,10 @@ def _way(a: _Place, b: _Place) -> StageWay:
 def _nodes_of(
     place: _Place, stage: PipelineStage, used: dict[str, int], name: str, cluster: Cluster, cores: bool
 ) -> Partition | None:  # fmt: skip
-    """Return the partition with the nodes of a stage; None if it has all nodes.
+    """Return a partition with the nodes of a pipeline's stage; None: it has all nodes.
 
     Tasks are bound to these nodes so that in a strict order they do not block tasks of another stage that could start.
-    `cores`: True if stages also need cores of their nodes, for which they all compete.
+    `cores`: True if stages also need CPU cores, so that stages on the same nodes compete.
     """
     nodes = place.nodes
     if len(nodes) > 1:

@@ -207,7 +207,10 @@ def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
 
 
 def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | None:
-    """Return a function that times a phase, with rack links; None for only one rack."""
+    """Return a function from a phase of communication to its seconds, racks included.
+
+    None if all nodes are in one rack.
+    """
     if len({node.spec.rack for node in nodes}) == 1:
         return None
     devices = [node.cpu for node in nodes]

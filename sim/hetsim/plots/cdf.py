@@ -28,7 +28,7 @@ def cdf(results: Result | Iterable[Result] | Mapping[str, Result], column: str =
 
 
 def shares(runs: Mapping[str, Result], column: str, *, small: bool = False) -> Panel:
-    """Return the panel of `cdf`."""
+    """Return the panel with the cumulative distribution of a column, a line per run."""
     lines = {label: _values(result, column) for label, result in runs.items()}
     looks, marks = line_looks(list(lines)), list[Any]()
     for label, (values, total) in lines.items():

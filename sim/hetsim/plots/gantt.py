@@ -165,7 +165,7 @@ def timeline(result: Result) -> Picture:
     everywhere, warmup, x = [-math.inf, math.inf], list[Any](), time_axis(0.0, end if end > 0 else 1.0)
     if result.warmup > 0:
         warmup = [Boxes([0], [min(result.warmup, end)], everywhere[:1], everywhere[1:], color=MUTED, alpha=0.12)]
-        upper.append(Texts([0], [1], [" warmup"], MUTED, rise="top", inside="y"))
+        upper.append(Texts([0], [1], [" warm-up"], MUTED, rise="top", inside="y"))
     upper += [Line([end, end], everywhere, color=VERMILION, width=1.5)] * bool(result.error)
     y = Axis("tasks waiting", 0, None if table["waiting"].any() else 1, integer=True)
     return stacked([

@@ -1,4 +1,4 @@
-"""Names for authors of policies: the contract, list scheduling, queues."""
+"""Names that authors of policies import: base classes, decisions and queues."""
 
 from hetsim.model.device import Device
 from hetsim.model.mode import Mode

@@ -1,6 +1,7 @@
-"""The order of arrival, and the queueing model that an order declares.
+"""The order of arrival, and how an order says which queueing model it has.
 
-Functions with attributes: a compiled module cannot have them.  Cost: O(log n) per task, O(1) as tasks arrive in order.
+These functions have attributes, so they are not in a compiled module.  Cost: O(log n) per task, O(1) as tasks arrive in
+order.
 """
 
 from collections.abc import Callable

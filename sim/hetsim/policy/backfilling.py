@@ -239,7 +239,8 @@ class Backfilling(ListScheduler):
     def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:
         """Return the reserved starts of the heads that compete with a task for resources.
 
-        All calls in a round return the same objects; a task that `Shadow.survives` accepts counts in its later checks.
+        All calls in a round return the same objects.  A task that `Shadow.survives` has accepted counts as started when
+        later tasks of the round are checked.
         """
         reserved = []
         for head in heads if len(heads) == 1 else [head for head in heads if claims_of(head) & claims_of(task)]:

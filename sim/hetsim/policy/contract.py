@@ -85,9 +85,10 @@ class Scheduler(Policy):
         """Hook for planners: receive the known future tasks, once before `begin`."""
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Return the seconds that each waiting task adds to a round; 0 if bounded.
+        """Return the seconds by which each waiting task lengthens a decision round.
 
         If it is not 0, a run with many tasks takes time quadratic in their number, and a warning says so beforehand.
+        0: the scheduler looks at a bounded number of tasks.
         """
         return 0.0
 
@@ -227,7 +228,7 @@ class Shadow(Protocol):
 
 
 class Never:
-    """The `Shadow` of a task for which no possible start is known."""
+    """The `Shadow` (earliest start) of a task for which no possible start is known."""
 
     time = math.inf
     anywhere = False
@@ -299,10 +300,14 @@ class View(Protocol):
     random: np.random.Generator
     items: Sequence[Item]
     nodes: Any
-    """Free capacity by node. `fitting(mode)`: indexes of the nodes on which a single-node mode fits now, ascending.  As
-    NumPy columns: `cores`, `memory`, `gpus[type name]`.  `candidates(mode)` returns the same indexes as an array and
-    updates the columns; `refresh()` only updates them.  `accelerators` has each GPU separately: `share`, `room`, `kind`
-    by node and position, and `stamp` by node, a number that changes whenever the node changes."""
+    """Free capacity by node.
+
+    `fitting(mode)`: indexes of the nodes on which a single-node mode fits now, ascending.  `cores`, `memory` and
+    `gpus[type name]` are NumPy columns, one value per node: `candidates(mode)` returns the same indexes as an array and
+    updates the columns; `refresh()` only updates them.  `accelerators` has each GPU separately, by node and position:
+    its free `share`, the bytes of memory free (`room`), its `kind`; and by node `stamp`, a number that changes whenever
+    the node changes.
+    """
 
     @property
     def now(self) -> float:
@@ -372,7 +377,10 @@ class View(Protocol):
         """Return the estimated seconds from a start now to the finish, transfers included."""
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
-        """Return the seconds of each stage of `duration`: ready, write_back, upload, ..."""
+        """Return the seconds of each stage of which `View.duration` is the sum.
+
+        Stages are ready, write_back, upload, and so on.
+        """
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
         """Return the effects of shared links if a job started at `placement` now.

@@ -1,6 +1,6 @@
 """Decisions that a policy yields, and answers of admission and batching.
 
-Compiled, their fields are not checked here either: the engine does it, and says what is wrong with which.
+Their fields are not checked here, even if compiled: the engine checks them, and its message names task and device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dispatch of many similar services: calls only policies whose answer may change.
+"""Dispatch of many services: batching policies are called only after a change.
 
 If a batching policy delays, its answer is for the offered device in its present state.  The answer remains valid while
 the offer and the service's own queue do not change; so a batch costs one or two calls of policies, however many
@@ -54,7 +54,7 @@ class Index:
     """
 
     def __init__(self, order: Callable[[Task], Any] | None, counters: Sequence[Counter]):
-        """`order`: sort key of requests; None: order of arrival."""
+        """counters: one per service, with its queue.  order: sort key; None: by arrival."""
         self.order = order
         self.counters = counters
         self.bell: dict[Any, bool] = counters[0].queue.bell
@@ -176,7 +176,7 @@ class Index:
         heappush(self._line[number].heaps[state], (key, number, self._version[number]))
 
     def _arm(self, line: LikeServices) -> None:
-        """Queue the idle services with a request; let an arrival queue each other one."""
+        """Queue the idle services that have a request; others are queued at an arrival."""
         idle, line.idle = line.idle, []
         for number in idle:
             if self._state[number] == IDLE:

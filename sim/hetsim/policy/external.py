@@ -56,9 +56,9 @@ class ExternalProgram:
         return None if command is folder is None else cls(words, None if folder is None else str(folder))
 
     def inputs(self, unknown: str) -> dict[str, str]:
-        """Return digests of the command and its files; for a replay, of the logs.
+        """Return SHA-256 digests of the command and its files; for a replay, of its logs.
 
-        unknown: prefix of the keys whose values say why a digest is incomplete.
+        unknown: prefix of the key under which is said that the command runs code outside of these files.
         """
         first = shutil.which(self.command[0]) if self.command else None
         words = [first or "", *self.command[1:]] if self.command else [*Path(self.folder or "").glob("*.jsonl")]

@@ -146,7 +146,10 @@ class IterationPolicy:
         """Hook: from now on a request decodes in each decoding step, until it leaves."""
 
     def request_left(self, replica: Replica, request: Generation, over: bool) -> None:
-        """Hook: a joined request leaves (only with `follows`); over: True if it has ended."""
+        """Hook: a request that had joined a replica leaves it; called only with `follows`.
+
+        over: True if the request has ended; False if it is preempted, goes to another replica, or the replica fails.
+        """
 
     def admits(self, replica: Replica, request: Generation) -> bool:
         """Return True if the first waiting request may join; enough KV blocks are free."""

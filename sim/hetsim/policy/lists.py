@@ -107,7 +107,10 @@ class ListScheduler(Scheduler):
         return line
 
     def queues(self) -> list[TaskQueue]:
-        """Return the queues whose heads may start: by shape ("skip") or by partition."""
+        """Return the queues of waiting tasks; only the head of each may start.
+
+        Discipline "skip": a queue for each demand.  Others: one for each partition, one for tasks without a partition.
+        """
         return [self.queue, *self.of_partition.values()] if self.discipline != "skip" else list(self.by_shape.values())
 
     def schedule(self, view: View) -> Iterator[Decision]:
@@ -158,10 +161,10 @@ class ListScheduler(Scheduler):
     def start_in_order(self, view: View, closed: int = 0) -> Generator[Decision, None, Task | None]:
         """Start tasks in order; return the first that does not fit, or None.
 
-        closed: bitmask of the resources for which blocked heads wait (`claims_of`); tasks that compete for these
-        resources are skipped.  So partitions that do not compete each have a head, and repeated calls return all heads,
-        then None.  A task that is held back by a limit of its partition does not block the tasks behind it, and is
-        tried again after the next release.
+        closed: bitmask of the resources (`claims_of`) for which a task waits that did not fit; tasks that need one of
+        these are skipped.  So partitions without common resources each have a head: repeated calls, with the last
+        head's resources closed, return all of them, then None.  A task that is held back by a limit of its partition
+        does not block the tasks behind it, and is tried again after the next release.
         """
         if self._aside:
             self._bring_back(view)
@@ -200,7 +203,10 @@ class ListScheduler(Scheduler):
         return best
 
     def set_aside(self, task: Task, view: View) -> Annotate:
-        """Remove a task that its partition's limit holds back; return its annotation."""
+        """Remove from the queue a task that a limit of its partition holds back.
+
+        It returns after the next release of devices.  Returns the decision that states the cause of its wait, "quota".
+        """
         self.queue.remove(task)
         self._aside_since = view.changes.releases
         self._aside[task.index] = task
@@ -214,7 +220,10 @@ class ListScheduler(Scheduler):
             self._aside.clear()
 
     def behind(self, head: Task, depth: int | None = None) -> list[Task]:
-        """Return the first `depth` tasks (None: all) behind a head in order, for "block"."""
+        """Return the first `depth` tasks (None: all) that wait behind a head, in order.
+
+        For the discipline "block", in which no task passes the head.
+        """
         lines = [list(line) if depth is None else line.first(depth + 1) for line in self.queues()]
         tasks = [task for line in lines for task in line if task is not head]
         if self.of_partition:
@@ -282,7 +291,7 @@ class ListScheduler(Scheduler):
                 return task
 
     def _behind_kept(self, view: View) -> Iterator[Decision]:
-        """Start tasks that are expected to end before the heads start ("keep_backfill")."""
+        """Start tasks that end, as expected, before the reserved starts ("keep_backfill")."""
         waiting = sorted((task for line in self.queues() for task in line), key=lambda task: (task.arrival, task.index))
         for task in waiting:
             nodes = claims_of(task)

@@ -68,7 +68,7 @@ class PreemptiveList(ListScheduler):
             self._worst = key
 
     def victims(self, key: Any, view: View) -> Iterable[Task]:
-        """Return running tasks that a rank may preempt, least urgent first."""
+        """Return running tasks that a task with rank `key` may stop, least urgent first."""
         if self._worst is None or not self.yields(self._worst, key):
             return ()  # spares most heads the pass over all running tasks
         ranked = [(self.rank(other, view), other) for other in view.running("start", own=True)]
@@ -120,7 +120,10 @@ class PreemptiveList(ListScheduler):
             yield wait
 
     def _known(self, view: View) -> tuple[int, int]:
-        """Return a state of the engine; preemption that failed in it is not tried again."""
+        """Return a number pair that changes when preemption may succeed again.
+
+        If it failed, it is not tried again while the pair is the same.
+        """
         changes = view.changes
         return changes.releases, changes.launches - self._own_starts
 

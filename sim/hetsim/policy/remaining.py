@@ -39,9 +39,10 @@ class RemainingProblem:
 
 
 class Progress:
-    """The progress of the tasks of a problem in the run so far.
+    """The part of a planning problem that is done in the run so far, and the rest.
 
-    Cost: O(1) a hook; `rest` is linear in the tasks that have not ended and the items that they read.
+    A policy calls it from its own hooks.  Cost: O(1) per call; `rest` is linear in the tasks that have not ended and
+    the items that they read.
     """
 
     def __init__(self, problem: PlanProblem) -> None:
@@ -181,7 +182,10 @@ class Progress:
                        bytes_in=size if size.any() else None)  # fmt: skip
 
     def _data(self, rows: list[int], running: dict[int, Task], view: View) -> dict[int, Sequence[Device | int]]:
-        """Return where the items that these rows read will be when the running tasks end."""
+        """Return where each data item that these tasks read will be.
+
+        rows: rows of tasks that wait.  It is the state after the end of the running tasks, which may write items.
+        """
         if (reads := self.problem.tasks.reads) is None:
             return {}
         places: dict[int, Sequence[Device | int]] = {}

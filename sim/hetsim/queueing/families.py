@@ -51,7 +51,7 @@ def own_lines(facts: Facts) -> bool:
 
 
 def equal_service(facts: Facts, kinds: Iterable[tuple[Mode, Customers]]) -> Law:
-    """Return the service time of all tasks; Unmatched if it differs between modes."""
+    """Return the service time of all tasks; raise Unmatched if modes differ in it."""
     timings = [facts.timing_on(mode, one.demand) for mode, one in kinds]
     laws = [law_of(one[0]).times(one[1]) for one in timings if one is not None]
     alike = len(laws) == len(timings) and all(math.isclose(law.mean, laws[0].mean) for law in laws)

@@ -258,7 +258,10 @@ def _replicas(figures: Figures) -> Iterator[list[str]]:
 
 
 def _by_kind(figures: Figures) -> str:
-    """Return ` (5 recompute, 2 failure)`, if language models were preempted."""
+    """Return the counts of language models' preemptions by kind, or nothing.
+
+    Example: ` (5 recompute, 2 failure)`.
+    """
     kinds = ("recompute", "swap", "failure")
     parts = [f"{figures.text(name)} {kind}" for kind in kinds if figures(name := f"preemptions_{kind}")[0] > 0]
     return f" ({', '.join(parts)})" if parts else ""
@@ -317,7 +320,10 @@ _FIGURE = re.compile(r"(?<![\w.\"#])\d+(?:\.\d+)?(?![\w\"]|\.\d)")  # a number t
 
 
 def gathered(runs: Replications) -> list[str]:
-    """Return warnings of replications: one line per kind, with ranges of numbers."""
+    """Return the warnings of all replications, one line for each kind of warning.
+
+    Where their numbers differ, the line has the range.
+    """
     kinds: dict[str, list[str]] = {}
     warnings = _untold(runs.warnings)
     of_all = dict.fromkeys(warning for warning in warnings if not _REPLICATION.match(warning))

@@ -44,7 +44,10 @@ _PACKAGE = "hetsim.results.one_run."
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A declared metric; "{bound:g}" in its name is for the bound of slowdowns (s)."""
+    """A declared metric.
+
+    In the name of a metric of bounded slowdowns, "{bound:g}" stands for the bound (s).
+    """
 
     name: str
     function: Callable[[Any], float] = field(repr=False)
@@ -135,7 +138,10 @@ def _load_packages() -> None:
 
 
 def declarations(bound: float = DEFAULT_BOUND) -> dict[str, Declaration]:
-    """All metrics by name, built-in first; `bound` (s): in names of bounded slowdowns."""
+    """All metrics by name, built-in ones first.
+
+    bound: shortest run time (s) in bounded slowdowns, which is part of their names.
+    """
     _load_packages()
     return _ours_by(bound) | registry.registered("metric")
 
@@ -177,7 +183,7 @@ def in_set(name: str, bound: float = DEFAULT_BOUND) -> list[str]:
 
 
 def added_to_summaries() -> tuple[str, ...]:
-    """Metrics of scripts and packages that are part of every summary."""
+    """Names of metrics that a user's scripts and packages add to every summary."""
     _load_packages()
     return tuple(name for name, one in registry.registered("metric").items() if "summary" in one.sets)
 

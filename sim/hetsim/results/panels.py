@@ -46,7 +46,10 @@ class Line:
 
 @dataclass
 class Band:
-    """The area between two lines; peak: where means are drawn, `high` is a maximum."""
+    """The area between two lines.
+
+    peak: `high` is the maximum of each interval over which the lines are averaged.
+    """
 
     x: Any
     low: Any
@@ -153,8 +156,8 @@ class Axis:
 class Panel:
     """Marks along two axes; later marks are drawn in front.
 
-    grid: x, y, both or ""; legend: inside, lower right, right, above, above right or ""; means: draw step lines with
-    too many changes as means; room: space above for texts, in points.
+    grid: x, y, both or ``; legend: inside, lower right, right, above, above right or ``; room: space above for texts,
+    in points.  means: a step line with more changes than can be drawn is drawn as means over intervals.
     """
 
     marks: list[Any] = field(default_factory=list)
@@ -296,7 +299,10 @@ PIXELS_A_MEAN = 8  # Width in pixels of each mean.
 
 
 def settled(panel: Panel, pixels: float) -> Panel:
-    """Return a panel with limits and ticks; steps too dense for `pixels` become means."""
+    """Return a panel with its limits and ticks computed, ready to be drawn.
+
+    Step lines with more changes than fit into the width (`pixels`) become means.
+    """
     marks, label = panel.marks, panel.y.label
     edges = _means_edges(panel, pixels) if panel.means else None
     if edges is not None:

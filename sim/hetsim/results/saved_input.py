@@ -144,7 +144,7 @@ class _Reader:
 
 
 def _tagged(value: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Tag and fields of an object of version 0, whose tags are Python names."""
+    """Tag and fields of an object saved in format 0, whose tags are Python names."""
     if "shape" in value:
         return "shape", dict(zip(("modes", "stopping", "preemptible"), value["shape"], strict=False))
     if "cluster" in value:

@@ -76,12 +76,12 @@ def half_width(values: np.ndarray, metric: str, share: float) -> float:
 
 
 def excess_kurtosis(metric: str, spread: Floats, mean: Floats) -> Floats:
-    """Assumed excess kurtosis of a metric's contributions: 0 unless it is `congested`.
+    """Assumed excess kurtosis of a metric's replications; 0 unless it is `congested`.
 
-    Ten values are too few to estimate their skewness.  In a queue, however, the skewness is about `SKEW` times the
-    coefficient of variation, and the excess kurtosis is 1.5 times the square of the skewness (as in the gamma family),
-    at most that of the exponential distribution.  For a share of which more is better, the coefficient of variation is
-    that of the rest, 1 - share.
+    `congested`: declared to depend on waiting.  Ten values are too few to estimate their skewness.  In a queue,
+    however, the skewness is about `SKEW` times the coefficient of variation, and the excess kurtosis is 1.5 times the
+    square of the skewness (as in the gamma family), at most that of the exponential distribution.  For a share of which
+    more is better, the coefficient of variation is that of 1 - share.
     """
     declared = declaration(metric)
     if declared is None or not declared.congested:
@@ -158,8 +158,8 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
 
     Of m tests, that with the k-th smallest p is made at level (1 - confidence) / (m - k + 1); all tests after the first
     that fails use the level of that test.  Each interval has the level of its test: it excludes 0 exactly if the
-    difference is significant.  The degrees of freedom are n - 1, without the correction of `freedom`: congestion skews
-    differences, but this makes only the end far from 0 wrong, and no difference is reported too often.
+    difference is significant.  The degrees of freedom are n - 1, without the correction of `freedom`, which only the
+    end of an interval far from 0 would need: no difference is reported too often.
     """
     results = []
     for values in pairs:

@@ -168,7 +168,10 @@ def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """Read and verify a sealed file; OSError, DamagedFile; UsageError: another format."""
+    """Read a JSON file that hetsim wrote with a checksum, and verify it.
+
+    OSError: the file is missing; DamagedFile: it was changed; UsageError: it has the format of another version.
+    """
     return unsealed_text(path, read_stored(path))
 
 
@@ -208,9 +211,10 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def check_names(mark: Path, names: Collection[Any]) -> None:
-    """Raise DamagedFile unless all file names in a directory's mark are inside it.
+    """Raise DamagedFile unless all files that a stored directory names are inside it.
 
-    A folder can come from an untrusted source: a name or link that leads out of it would be read, and copied on save.
+    mark: the directory's file that names the others.  A directory can come from an untrusted source: a name or link
+    that leads out of it would be read, and copied on save.
     """
     folder = os.path.realpath(mark.parent)
     for name in names:

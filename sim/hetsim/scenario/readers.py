@@ -227,7 +227,10 @@ class ReadScenario(Protocol):
 
 @cache
 def rows() -> dict[str, frozenset[str]]:
-    """Return the readers of each key in the table; `.**` stands for all keys below."""
+    """Return which readers (simulation, theory, planners, ...) support each key.
+
+    A key `.**` stands for all keys below.
+    """
     readers_by_key: dict[str, frozenset[str]] = {}
     section = ""
     for line in _TABLE.splitlines():
@@ -247,7 +250,7 @@ def rows() -> dict[str, frozenset[str]]:
 
 
 def pattern_of(path: str) -> str:
-    """Return the path as the table lists it; a class has the rows of an entry."""
+    """Return the key under which the table of readers lists a path of the scenario."""
     for section, other in _ALIKE.items():
         if path.startswith(section) and path != "workload.classes.weight":
             path = other + path.removeprefix(section)
@@ -256,7 +259,10 @@ def pattern_of(path: str) -> str:
 
 @cache
 def readers_of(pattern: str) -> frozenset[str] | None:
-    """Return the readers that support a key; None if the table lacks the key."""
+    """Return the readers that support the keys of a pattern.
+
+    None if the table of keys and readers has no such pattern.
+    """
     parts = pattern.split(".")
     stars = [".".join(parts[:end]) + ".**" for end in range(1, len(parts) + 1)]
     permitted = [row for row in (rows().get(name) for name in (pattern, *stars)) if row is not None]

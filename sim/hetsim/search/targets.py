@@ -89,9 +89,9 @@ class Target:
         return math.copysign(missed * math.log(allowed / missed), gap)
 
     def missed_by(self, waits: Sequence[float], tasks: int) -> bool:
-        """Return True if an overload makes every run miss the target.
+        """Return True if every run must miss the target because of an overload.
 
-        waits: (n, s): the waits of n tasks grow steadily from 0 to s seconds.  tasks: number of all tasks.
+        waits: (n, s): n tasks wait, the first 0 s, the last s seconds.  tasks: number of all tasks.
         """
         served, longest = waits
         measure = re.fullmatch(r"(?:response|wait)_(?:mean|p(\d\d))", self.metric)

@@ -105,7 +105,7 @@ class Tuning:
 
     @cached_property
     def interval_before(self) -> Interval:
-        """Confidence interval of the present setting, from the same replications."""
+        """Confidence interval of the present setting, on the same loads as the new one's."""
         return self._interval(self.present)
 
     def _interval(self, values: tuple[float, ...]) -> Interval:
@@ -316,7 +316,10 @@ def _whole(value: Any) -> Any:
 
 
 def _stages(settings: int, first: int) -> Iterable[tuple[int, int, int]]:
-    """Yield for each stage: remaining settings, replications of each before and after."""
+    """Yield the stages of successive halving.
+
+    For each: how many settings remain, and the replications that each has before the stage and after it.
+    """
     remaining, before, after = settings, 0, first
     while remaining > 1:
         yield remaining, before, after

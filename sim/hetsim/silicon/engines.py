@@ -29,7 +29,10 @@ NODE = (1, 2, 4, 8)  # numbers of GPUs of a node over which `support` divides a 
 
 @cache
 def fitted() -> dict[str, Any]:
-    """Return fitted constants, errors and measured loads of all engines."""
+    """Return fitted constants, errors and measured loads of the serving engines.
+
+    Keys are names as vllm-0.15 (`engine:` of a scenario).
+    """
     return dict(json.loads(package_data(__file__, "engines.json")))
 
 
@@ -69,7 +72,11 @@ def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
 
 @lru_cache(maxsize=64)
 def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSteps:
-    """Return step times of an engine on `gpus` GPUs of a node; ValueError if unknown."""
+    """Return the step times of a serving engine on `gpus` GPUs of one node.
+
+    text: the engine's name as in a scenario (vllm-0.15).  Raises ValueError if the engine, or kernel times, are
+    unknown.
+    """
     (engine, figures), gpu, family = engine_of(text), gpu_of(peak), family_of(model)
     if peak.matrix_flops is None:
         raise ValueError("the peak of the GPU's matrix units is unknown")
@@ -163,9 +170,9 @@ def interval(
 
 
 def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
-    """Return how well an engine's steps of a model are measured, a row per engine.
+    """Return how well a model's steps are measured on a GPU, a row per serving engine.
 
-    UnknownName if the GPU is not known.  A row is for all numbers of GPUs with equal evidence.
+    Numbers of GPUs with equal evidence share a row.  UnknownName if the GPU is not known.
     """
     peak = device(gpu_name)
     rows = dict[tuple[str, ...], dict[str, Any]]()

@@ -15,7 +15,7 @@ SOURCE: dict[str, Any] = json.loads(package_data(__file__, "tables.json"))
 
 @cache
 def installed() -> Path | None:
-    """Return the folder of the installed tables; None if they are not installed."""
+    """Return the folder of the complete kernel tables; None if they are not installed."""
     try:
         package = metadata.distribution(SOURCE["package"])
     except metadata.PackageNotFoundError:

@@ -40,7 +40,10 @@ class Surface:
     values: np.ndarray
 
     def at(self, *coordinates: Coordinate) -> np.ndarray:
-        """Return seconds at coordinates; constant below the grid, extrapolated above."""
+        """Return a kernel's seconds for these sizes (a coordinate per axis of the grid).
+
+        Below the grid they are constant, above it extrapolated.
+        """
         places, shares = [], []
         for points, coordinate in zip(self.axes, coordinates, strict=True):
             value = np.log2(np.maximum(np.asarray(coordinate, dtype=float), 1e-9))
@@ -63,7 +66,10 @@ class Surface:
 
 @cache
 def surfaces() -> dict[Key, Surface]:
-    """Return all shipped surfaces by GPU, engine, kernel, format and shape."""
+    """Return all shipped grids of measured kernel times (surfaces).
+
+    The key is (GPU, engine, kernel, number format, shape).
+    """
     import pyarrow.parquet as pq
 
     made = {}
@@ -107,7 +113,7 @@ MOVED = ("sums", "norms")
 
 
 class NotMeasured(Exception):
-    """A kernel is missing in all shipped surfaces."""
+    """A kernel has no measured times in the grids that ship with hetsim."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +181,10 @@ class Builder:
     divided: Divided
 
     def surface(self, kernel: str, formats: tuple[str, ...], shape: tuple[int, ...] = (), engine: str = "") -> Surface:
-        """Return the surface in the first format that exists; NotMeasured if none does."""
+        """Return a kernel's measured times (surface) in the first format that has some.
+
+        NotMeasured if no format has.
+        """
         for one in formats:
             key: Key = (self.gpu, engine or self.engine, kernel, one, shape)
             if key in surfaces():
@@ -195,10 +204,11 @@ class Builder:
         return self.fastest("matrix", formats, (TOKENS, outputs, inputs))
 
     def fastest(self, kernel: str, formats: tuple[str, ...], where: tuple[Coordinate, ...]) -> np.ndarray:
-        """Return the smallest seconds of all engines; for large inputs the engine's own.
+        """Return a kernel's seconds: the minimum over the engines that were measured.
 
         Many measured times include launches by the host, which a server avoids: it replays a recorded graph of kernels.
-        A time of more than twice that of the smallest input is one of the GPU.
+        Large matrix products hide these launches (they take more than twice as long as the smallest one): for them the
+        time measured with the own engine counts.
         """
         keys = [(self.gpu, engine, kernel, one, ()) for engine in ENGINES for one in formats]
         times = {key: surface_of(key).at(*where) for key in keys if key in surfaces()}

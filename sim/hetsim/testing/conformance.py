@@ -379,7 +379,7 @@ class WatchedScheduler(Relay):
 
 
 class WatchedPlanner(WatchedScheduler):
-    """A `WatchedScheduler` for a policy that plans before the run."""
+    """Proxy that checks a policy which also plans before the run (`WatchedScheduler`)."""
 
     def prepare(self, problem: PlanProblem) -> None:
         self.inner.prepare(problem)
@@ -446,7 +446,10 @@ sys.stdout.buffer.write(pickle.dumps(fingerprints(jobs)))
 
 
 def fingerprints(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[dict[str, str]]:
-    """Return digests of each factory's runs (or the errors), by name of the system."""
+    """Return, for each policy factory, digests of its runs by name of the test system.
+
+    A run that fails has its error message in place of a digest.
+    """
     prints = []
     for factory, systems in jobs:
         case = factory() if isinstance(factory, type) and issubclass(factory, PolicyTestCase) else None

@@ -75,9 +75,10 @@ def _social(load: float, ratio: float, most: int) -> int:
 
 
 def _revenue(load: float, ratio: float, most: int) -> int:
-    """Return the threshold n that earns the most revenue.
+    """Return the threshold (maximum number of customers) that earns the most revenue.
 
-    It is the last n up to `most` with n + (1 - ρ^(n-1)) (1 - ρ^(n+1)) / (ρ^(n-1) (1 - ρ)²) ≤ `ratio` = Rμ/C.
+    It is the last n up to `most` with n + (1 - ρ^(n-1)) (1 - ρ^(n+1)) / (ρ^(n-1) (1 - ρ)²) ≤ `ratio` = Rμ/C, where ρ is
+    the load, R the reward, 1/μ the mean service time and C the cost of waiting per second.
     """
     below = 0.0
     power, above = load, 1 + load

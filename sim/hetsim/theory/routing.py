@@ -90,10 +90,12 @@ def slow_server(rate: float, fast_mean: float, slow_mean: float, threshold: int)
 
 
 def best_threshold(rate: float, fast_mean: float, slow_mean: float) -> int:
-    """Return the threshold of `slow_server` with the minimum mean response.
+    """Return the queue length from which a slow server should help a fast one.
 
-    The mean response decreases up to this threshold and increases from it on: the search brackets it between two powers
-    of two, and bisects.  Means are compared to 13 digits; thresholds with equal means count as equally good.
+    It is the threshold of `slow_server` with the minimum mean response, which decreases up to it and increases from it
+    on: the search brackets it between two powers of two, and bisects.  Means are compared to 13 digits; thresholds with
+    equal means count as equally good.
+
     Raises: UsageError: no steady state with both servers, a faster "slow" server, or a best threshold above 2,000.
     """
     if slow_mean < fast_mean:
@@ -187,8 +189,9 @@ def _in_a_line(load: float, servers: int, choices: int, cut: float) -> float:
 
 
 def _refined(load: float, servers: int) -> float:
-    """Return the mean number in a queue for two choices, with the correction in 1 / n.
+    """Return the mean number in a queue if tasks join the shorter of two drawn queues.
 
+    It is the limit of many queues, with the correction in 1 / n.
     x(k) is the share of queues with at least k tasks; its drift is load (x(k-1)² - x(k)²) - x(k) + x(k+1).  The
     correction is the sum of two effects: random deviations of x change the mean, because the drift is curved (their
     covariance W solves A W + W A' + Q = 0, with A the Jacobian of the drift); and the two queues drawn differ.

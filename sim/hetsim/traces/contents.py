@@ -16,7 +16,7 @@ def rows_word(table: TaskTable) -> str:
 
 
 def contents(table: TaskTable) -> dict[str, Any]:
-    """Return the contents of a trace as plain numbers in seconds."""
+    """Return a summary of a trace as a mapping: counts, columns, and times in seconds."""
     durations = {}
     for name, values in table.times.items():
         finite = values[np.isfinite(values)]

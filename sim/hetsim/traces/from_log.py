@@ -55,7 +55,10 @@ class Variant:
 
 @dataclass
 class Compared:
-    """All variants, and notes on properties of the log that no variant includes."""
+    """Variants of a log's scenario, which add inferred properties such as limits.
+
+    notes: properties of the log that no variant includes.
+    """
 
     variants: list[Variant]
     notes: list[str] = field(default_factory=list)
@@ -64,7 +67,7 @@ class Compared:
 
     @property
     def best(self) -> Variant:
-        """The last variant that is closer to the record than the variant before it."""
+        """The variant of the scenario whose waits are closest to those in the log."""
         return [one for one in self.variants if one.kept][-1]
 
 
@@ -195,7 +198,10 @@ def variants(document: dict[str, Any], explained: Explained, pooled: bool, clust
 
 
 def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> float | None:
-    """Return the time at which a warm start begins; None if not needed or impossible."""
+    """Return the time from which a simulation of the log can start with running jobs.
+
+    None if that is not needed or impossible; a note in `found` says why.
+    """
     jobs = explained.jobs
     if explained.warm_end <= float(jobs.arrival[0]):
         return None
@@ -259,11 +265,12 @@ def take_in_limits(document: dict[str, Any], kind: str, most: Mapping[str, float
 def compare(
     compared: Compared, explained: Explained, widest: float = 0.0, tell: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Run the variants one after the other; fill in waits and correlations.
+    """Run variants of a log's scenario in turn; fill in waits and correlations.
 
-    A step is kept if it makes waits closer to the recorded ones, for the half of the jobs not used for inference
-    (`half_of`).  Only jobs that arrive after `warm_end` are compared.  `widest`: GPUs of the largest node.  If gangs
-    may use several nodes although all of them fit on one, a further step restricts each gang to one node.
+    Each variant adds one change (step), which is kept if it brings the waits closer to the recorded ones, for the half
+    of the jobs not used for inference (`half_of`).  Only jobs that arrive after `warm_end` are compared.  `widest`:
+    GPUs of the largest node.  If gangs may use several nodes although all of them fit on one, a further step restricts
+    each gang to one node.
     """
     begin = explained.warm_end
     gangs = explained.jobs.unit == "GPUs" and 1 < float(explained.jobs.amount.max()) <= widest

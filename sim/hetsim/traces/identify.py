@@ -78,7 +78,10 @@ def _partition(found: Identified, name: str) -> str:
 
 
 def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], list[str]]:
-    """Return the scenario of a log under the best rule, and notes on what is omitted."""
+    """Return the scenario of a log under the scheduling rule that explains it best.
+
+    Also returns notes on what the scenario omits.
+    """
     best, half, notes = found.rules[0], found.half, list[str]()
     document = {**subject.document, "policy": policy_of(best, found)}
     document["workload"] = [dict(document["workload"][0])]
@@ -105,7 +108,7 @@ def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], li
 
 
 def name_of(score: RuleScore, found: Identified) -> str:
-    """Return a rule's policy, with the parameters that differ from the defaults."""
+    """Return a policy's name and main parameters, for a rule that explains a log."""
     scheduler = policy_of(score, found)["scheduler"]
     rule = score.rule
     text = str(scheduler["name"])
@@ -123,7 +126,10 @@ HEADS = ("scheduler", "", "order", "what may pass", "kept by a limit", "explaine
 
 
 def rows(found: Identified) -> list[list[str]]:
-    """Return a row per rule: name, best or alike, order, discipline, limits, shares."""
+    """Return a table of the scheduling rules tried on a log, one row each.
+
+    Columns: name, best or alike, order, discipline, limits, and shares of starts that the rule explains.
+    """
     lines = []
     for number, one in enumerate(found.rules):
         order = f"{one.rule.order} of users" if one.rule.order in ("share", "usage") else one.rule.order
@@ -139,7 +145,7 @@ def _percent(share: float) -> str:
 
 
 def explained(score: RuleScore, found: Identified) -> str:
-    """Return a sentence on the fraction of starts that a rule explains."""
+    """Return a sentence on how many starts in the log a scheduling rule predicts."""
     starts = f"{_percent(score.explained)} of the starts within {found.cycle:.3g} s"
     return f"{name_of(score, found)} explains {starts}, and {_percent(score.of_waiting)} of those of jobs that waited"
 

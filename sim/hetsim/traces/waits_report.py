@@ -1,4 +1,4 @@
-"""Texts and the page on recorded waits: reasons, distance of simulated waits."""
+"""Texts and the page on recorded waits: their reasons, and simulated waits."""
 
 import math
 from collections.abc import Iterable, Mapping

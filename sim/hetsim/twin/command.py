@@ -41,7 +41,7 @@ LOCAL = "1970-01-02"  # origin of the times of a log with dates, so that they ar
 @click.option("--fair-sharing", is_flag=True, help="With --kueue: its Configuration enables fair sharing.")
 @click.option("--history", metavar="FILE",
               help="Output of sacct --parsable2 (or FORMAT:FILE, hetsim list traces; or a mapping, YAML).")
-@click.option("--now", metavar="DATE", help="Time of the snapshot; its latest time unless given.")
+@click.option("--now", metavar="DATE", help="Time of the snapshot. Default: the latest time in it.")
 @click.option("--hours", type=click.FloatRange(min=0, min_open=True, max=24 * 31), default=24.0, show_default=True,
               help="Horizon of the forecast in hours.")
 @click.option("--samples", type=Whole(min=2, max=100_000), default=100, show_default=True, metavar="N")
@@ -314,7 +314,10 @@ def _site_rules(
     policy: str | None, rules: str | None, jobs: list[SnapshotJob], now: float, log: JobHistory,
     earlier: Weights | None = None,
 ) -> Rules:  # fmt: skip
-    """Learn the site's rules; drop a backfill cycle that the default policy ignores."""
+    """Learn the site's rules from its jobs.
+
+    A learned cycle of backfilling is left out if the default policy has no such parameter.
+    """
     from hetsim.twin.rules import Rules, learned
 
     site = Rules() if rules == "none" else learned(jobs, now, log, earlier)

@@ -68,7 +68,10 @@ class TwinForecast:
     widening: Widening | None = None  # learned from earlier forecasts; None: intervals are those of the samples
 
     def quantiles(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Return quantiles of a job's start, widened if possible; inf: after the horizon."""
+        """Return quantiles of a job's start; inf: after the horizon.
+
+        They are widened by the errors of earlier forecasts, if there are enough of these.
+        """
         if self.widening is None:
             return self.drawn(job, shares)
         moved = self.widening.moved(self.ends(job), self.horizon, self.group(job)).tolist()
@@ -80,16 +83,19 @@ class TwinForecast:
         return "limit" if LIMIT.search(self.jobs[job].reason) else ""
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Return quantiles of the sampled starts (ranks of n + 1, rounded outward)."""
+        """Return quantiles of a job's start over the samples; shares: probabilities.
+
+        The rank among n samples is share × (n + 1), rounded up above the median and down below it.
+        """
         ordered = np.sort(self.starts[:, job])
         ranks = [(math.ceil if share > 0.5 else math.floor)(round(share * (len(ordered) + 1), 9)) for share in shares]
         return ordered[np.clip(ranks, 1, len(ordered)) - 1].tolist()
 
     def ends(self, job: int) -> list[float]:
-        """Return the quantiles `SHARES` of a start: bounds of intervals before widening.
+        """Return the bounds of intervals for a start, before they are widened (`SHARES`).
 
-        An interval whose upper bound is the horizon contains all later starts: only its lower bound can miss.  So this
-        bound is the quantile of both error probabilities together.
+        An interval whose upper bound is the horizon contains all later starts: only its lower bound can miss.  So its
+        lower bound is a quantile with the error probability of both.
         """
         values = self.drawn(job, SHARES)
         return [self.drawn(job, [2 * share])[0] if share < 0.5 and other >= self.horizon else value
@@ -168,7 +174,7 @@ class Twin:
         self.capacity = float(gpus or sum(node.cpus for node in self.run.cluster.nodes))
 
     def _with_rules(self, policy: Any) -> Any:
-        """Return the policy with the site's rules; set the jobs' own priorities (`_own`)."""
+        """Return the policy with the site's rules, and remember the jobs' own priorities."""
         log, rules, self._own = self.history, self.rules, dict[str, Sequence[float]]()
         if not rules:
             return policy
@@ -295,8 +301,8 @@ class Twin:
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Simulate one run; return starts of waiting jobs, and occupancy at `times`.
 
-        ends: of running jobs.  lengths: run times of waiting jobs.  at, like: arrivals of new jobs; similar history
-        rows.
+        ends: of running jobs.  lengths: run times of waiting jobs.  at: arrivals of new jobs.  like: for each of them
+        the row of the history whose job it repeats.
         """
         log, tasks = self.history, self.run.tasks
         users, classes = log.labels["user"], log.labels["class"]

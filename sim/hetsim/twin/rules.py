@@ -74,7 +74,10 @@ class Weights:
         return self.base + named + self.size * gpus
 
     def of_waiting(self, jobs: Sequence[SnapshotJob], now: float, usage: Usage) -> list[float]:
-        """Return waiting jobs' priorities minus fair share, from PRIORITY if known."""
+        """Return the priorities of waiting jobs without their part for fair share.
+
+        They come from squeue's column PRIORITY or, where it is missing, from the site's weights.
+        """
         shares = fair_shares(usage, self.tree)
         return [
             self.constant(job.partition, job.qos, job.gpus) + self.age * min(1.0, (now - job.submit) / self.max_age)
@@ -127,8 +130,9 @@ class Rules:
 
 
 def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory, earlier: Weights | None = None) -> Rules:
-    """Infer rules from a snapshot and the history before it.
+    """Infer the rules of a site's Slurm scheduler from a snapshot and the job history.
 
+    Rules are caps of a QOS, priority weights and the backfill cycle. now: time of the snapshot, in seconds.
     earlier: weights of an earlier forecast, used if this snapshot has little evidence for weights.
     """
     past = history.take(np.flatnonzero(history.end <= now))

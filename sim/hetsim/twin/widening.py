@@ -46,7 +46,10 @@ class Widening:
     by_group: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def moved(self, told: Sequence[float] | np.ndarray, horizon: float, group: str = "") -> np.ndarray:
-        """Return the quantiles `SHARES` of a start after widening; at most the horizon."""
+        """Return the quantiles of a start (`SHARES`) after widening, at most the horizon.
+
+        told: the quantiles before.
+        """
         capped = np.minimum(np.asarray(told, dtype=float), horizon)
         moved = np.clip(capped + np.array(self.by_group.get(group, self.moves)), 0.0, horizon)
         middle = moved[..., 2] = capped[..., 2]
@@ -75,9 +78,9 @@ def widening(pasts: Sequence[Past], now: float) -> Widening | None:
 
 
 def _moves(error: np.ndarray, snapshots: int) -> tuple[float, ...]:
-    """Return by how many seconds to move each quantile; the median is not moved.
+    """Return by how many seconds to move each quantile outwards (the median: 0).
 
-    With these moves the intended share of the earlier starts, and of one future start, is inside the intervals.
+    Afterwards the intervals contain the intended share of the earlier starts together with one further start.
     """
     moves, starts, more = [0.0] * len(SHARES), len(error), max(1.0, len(error) / (WORTH * snapshots))
     for low, high in ((0, -1), (1, -2)):

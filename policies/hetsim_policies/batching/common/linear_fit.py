@@ -61,7 +61,7 @@ class LinearFit:
         self._fit()
 
     def _renew(self) -> None:
-        """Begin a window: store the present slope; sum again, without rounding errors."""
+        """Begin a new window: keep the last slope; sum again to remove rounding errors."""
         if self.is_fitted:
             self._former = self.slope
         sizes = [size for size, _ in self._seen]

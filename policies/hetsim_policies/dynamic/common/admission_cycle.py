@@ -39,7 +39,8 @@ class Rules(BaseModel):
         borrow, the queue may preempt.
     borrow_within_cohort: if lower_priority, a workload may be admitted with borrowed quota by preempting workloads of
         other queues that have a lower priority, of at most max_priority_threshold.
-    when_can_borrow, when_can_preempt: use a flavor that needs borrowing (preemption), or try the next flavor first.
+    when_can_borrow: if a resource flavor fits only with borrowed quota, use it, or try the next flavor first.
+    when_can_preempt: if a resource flavor fits only after preemption, use it, or try the next flavor first.
     preference: if every flavor needs borrowing or preemption, which of the two is preferred.
     """
 
@@ -112,7 +113,7 @@ class Queue(Cohort):
         self.use(workload.usage, -1)
 
     def preemptible(self, preemptor: Workload, policy: Policy, keys: set[Key]) -> list[Workload]:
-        """Return the workloads that use one of `keys` and that `preemptor` may preempt."""
+        """Return workloads that use quota of `keys` and that `preemptor` may preempt."""
         every, newer, priority = policy == "any", policy == "lower_or_newer_equal_priority", preemptor.priority
         return [
             one for one in (() if policy == "never" else self.workloads)
@@ -133,12 +134,15 @@ class Queue(Cohort):
         heapify(self.waiting[workload.kind])
 
     def first(self) -> list[Any]:
-        """Return the heap whose top is the next head; empty if no workload may be tried."""
+        """Return the heap with the workload to try next on top; empty if none may be."""
         heads = [heap for kind, heap in self.waiting.items() if heap and kind not in self.aside]
         return min(heads) if heads else []
 
     def set_aside(self, heap: list[Any]) -> None:
-        """Requeue the workload on top of a heap, and skip its kind."""
+        """Skip workloads of one kind (demand and priority) until the cohort tree changes.
+
+        heap: the waiting workloads of this kind; the first is put behind those of its priority and creation time.
+        """
         self._added += 1
         heapreplace(heap, (True, *heap[0][1:3], self._added, heap[0][-1]))
         self.aside.add(heap[0][-1].kind)
@@ -160,9 +164,9 @@ Candidate = tuple[int, Workload, Cohort, str]
 
 @dataclass(eq=False)
 class Entry:
-    """The first workload of a queue in an admission cycle, and its outcome.
+    """The first workload of a queue in a cycle of Kueue's admission, and its outcome.
 
-    flavors: assigned flavors by pod set and resource.  keys: flavor and resource pairs that need preemption.
+    flavors: assigned resource flavors, by pod set and resource.  keys: (flavor, resource) pairs that need preemption.
     """
 
     workload: Workload
@@ -306,7 +310,11 @@ class Admission:
         return NO_FIT, borrow
 
     def simulate(self, workload: Workload, key: Key, amount: int) -> Fitness:
-        """Return the fitness that preemption for one resource would achieve."""
+        """Return how well a workload would fit after preemption for one resource.
+
+        Returns PREEMPT (workloads of its own queue, too), RECLAIM (only of others) or NO_CANDIDATES, and the height in
+        the tree of cohorts up to which quota is borrowed.
+        """
         queue, targets = workload.queue, self.targets(workload, {key: amount}, {key})
         self._found[key, amount] = targets
         _use(targets, -1)
@@ -343,9 +351,9 @@ class Admission:
     def _of_others(
         self, workload: Workload, usage: Mapping[Key, int], keys: set[Key], all_levels: bool
     ) -> Iterator[Candidate]:
-        """Yield candidates of other queues that borrow, from the nearest cohort upwards.
+        """Yield candidates for preemption in other queues that use borrowed quota.
 
-        all_levels: if False, cohorts in which the queue itself would have to borrow are left out.
+        Nearest cohort first.  all_levels: False leaves out cohorts in which the queue itself would have to borrow.
         """
         queue, rules, rest = workload.queue, workload.queue.rules, dict(usage)
         advantage = False
@@ -442,9 +450,9 @@ def reserved_for(entry: Entry) -> dict[Key, int]:
 
 
 def _outcome(entry: Entry, preempted: Mapping[Workload, str], deferred: bool) -> Outcome:
-    """Return the outcome of an entry, given what earlier entries of the cycle preempt.
+    """Return what happens to a queue's first workload in this cycle of admission.
 
-    deferred: the workload waits until earlier preemptions have ended.
+    preempted: what earlier entries preempt.  deferred: the workload waits until earlier preemptions have ended.
     """
     if entry.mode == NO_FIT or (entry.targets and entry.workload.gated):
         return "no fit"
@@ -460,7 +468,10 @@ def _outcome(entry: Entry, preempted: Mapping[Workload, str], deferred: bool) ->
 
 
 def _by_share(entries: list[Entry]) -> Iterator[Entry]:
-    """Yield entries by a tournament in each tree, lowest dominant share first."""
+    """Yield the entries of a cycle in the order of fair sharing.
+
+    Each wins a tournament in its tree of cohorts: on each level those that borrow nothing win, then the lowest share.
+    """
     remaining: dict[Cohort, Entry] = {entry.workload.queue: entry for entry in entries}
     while remaining:
         winner = _winner(next(iter(remaining)).root, remaining)
@@ -469,7 +480,7 @@ def _by_share(entries: list[Entry]) -> Iterator[Entry]:
 
 
 def _winner(cohort: Cohort, remaining: Mapping[Cohort, Entry]) -> Entry | None:
-    """Return the first entry below a cohort, by dominant share."""
+    """Return the entry of a cohort that fair sharing admits first; None without one."""
     if isinstance(cohort, Queue):
         return remaining.get(cohort)
     ranked = list[tuple[bool, tuple[int, float], float, float, int, Entry]]()
@@ -485,7 +496,7 @@ def _winner(cohort: Cohort, remaining: Mapping[Cohort, Entry]) -> Entry | None:
 
 
 def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Workload]]) -> Queue | None:
-    """Return the queue from which `queue` preempts next, by largest share per level."""
+    """Return the queue from which `queue` preempts next: largest share on each level."""
     if isinstance(cohort, Queue):
         return cohort if remaining.get(cohort) else None
     ways = list[tuple[tuple[int, float], bool, list[tuple[bool, bool, float, float, str]], Cohort]]()
@@ -500,7 +511,10 @@ def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Work
 
 
 def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) -> Iterator[Queue]:
-    """Yield borrowing queues below a cohort, if all cohorts between them borrow too."""
+    """Yield queues of a cohort that borrow, if cohorts on the way to them borrow too.
+
+    skip: child to leave out.  fair: with fair sharing, cohorts on the way need not borrow.
+    """
     for child in cohort.children:
         leaf = isinstance(child, Queue)
         if child is not skip and ((fair and not leaf) or any(child.borrows(key) for key in keys)):
@@ -508,7 +522,10 @@ def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) 
 
 
 def _by_rank(listed: list[Candidate], borrow: bool, keys: set[Key]) -> Iterator[tuple[Workload, str]]:
-    """Yield candidates in order, if all queues and cohorts above them still borrow."""
+    """Yield, in order, those candidates for preemption whose queues still borrow.
+
+    The queue and all cohorts between it and the common one must borrow one of `keys` (own queue: no condition).
+    """
     for rank, one, common, reason in listed:
         below = one.queue.path[: one.queue.path.index(common)]
         if not (borrow and rank == 1 and reason == "reclamation") and all(

@@ -79,7 +79,10 @@ class Cohort:
         return self._potential[key]
 
     def use(self, usage: Mapping[Key, int], sign: int = 1) -> None:
-        """Add usage (sign -1: subtract it) here; above, what exceeds guaranteed amounts."""
+        """Add usage (sign -1: subtract it) to this node of the tree.
+
+        Usage beyond the guaranteed amount of this node is also added to the cohort above it.
+        """
         for key, amount in usage.items():
             for node in self.path:
                 before, keeps = node.usage.get(key, 0), node.guaranteed.get(key, 0)
@@ -88,13 +91,14 @@ class Cohort:
                     break
 
     def borrows(self, key: Key, more: int = 0) -> bool:
-        """Return True if the node would borrow if its usage grew by `more`."""
+        """Return True if the cohort would borrow quota if its usage grew by `more`."""
         return self.subtree.get(key, 0) < self.usage.get(key, 0) + more
 
     def lowest_fit(self, key: Key, amount: int) -> tuple[int, bool]:
-        """Return the height of the lowest subtree with room, and True if it has a parent.
+        """Return how far up the tree of cohorts this amount must be borrowed from.
 
-        Height 0: the queue need not borrow.  If no subtree has room, it is the root's.
+        The first value is a height: 0 if the queue need not borrow, else that of the lowest subtree with room (of the
+        root, if none has room).  The second one is True if that subtree is not the whole tree.
         """
         for node in self.path:
             if not node.borrows(key, amount):
@@ -103,10 +107,10 @@ class Cohort:
         return node.height, node.parent is not None
 
     def share(self) -> Share:
-        """Return the dominant share, as a sort key, and the borrowed (flavor, resource).
+        """Return the dominant share, as a sort key, and which quotas are borrowed.
 
         The share is the maximum over resources of 1000 × borrowed amount / amount that the parent cohort could lend,
-        divided by the weight.
+        divided by the weight.  Borrowed quotas are pairs (resource flavor, resource).
         """
         over = {key: used - self.subtree[key] for key, used in self.usage.items() if used > self.subtree.get(key, used)}
         if self.parent is None or not over:

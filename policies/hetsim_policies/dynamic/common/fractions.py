@@ -131,7 +131,7 @@ def _max_min(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
 
 
 def _fill_up(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
-    """Compute `max_min` in closed form if each job has one offer."""
+    """Compute `max_min` without linear programs; each job must have one mode."""
     served = base[offers.job] > 0
     gain = np.divide(offers.rate, base[offers.job], out=np.ones(len(served)), where=served)
     kind, width = offers.kind, np.where(served, offers.width, 0.0)
@@ -204,13 +204,13 @@ def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: n
 def min_worst_ratio(
     offers: ModeOffers, elapsed: np.ndarray, left: np.ndarray, alone: np.ndarray, levels: int = 1
 ) -> np.ndarray:
-    """Return fractions with the lowest maximum of (elapsed + left / progress) / alone.
+    """Return time fractions that minimize the worst finish-time ratio of all jobs.
 
-    For each job, `elapsed` is the time since arrival, `left` the remaining fraction, and `alone` the time on an equal
-    share.  A ratio of at most r requires that each job progresses at least at the rate left / (r × alone - elapsed).
-    To maximize the minimum of progress / this rate gives a lower ratio, unless r is the minimum.  Reference: Crouzeix,
-    Ferland, Schaible, An Algorithm for Generalized Fractional Programs (1985), for this iteration, which begins with
-    the ratio of the equal share.
+    The ratio of a job is (elapsed + left / progress) / alone: `elapsed` is the time since arrival, `left` the remaining
+    fraction, and `alone` the time on an equal share.  A ratio of at most r requires that each job progresses at least
+    at the rate left / (r × alone - elapsed).  To maximize the minimum of progress / this rate gives a lower ratio,
+    unless r is the minimum.  Reference: Crouzeix, Ferland, Schaible, An Algorithm for Generalized Fractional Programs
+    (1985), for this iteration, which begins with the ratio of the equal share.
     """
     fraction = equal_share(offers)
     usable = offers.progress(fraction) > 0
@@ -230,7 +230,10 @@ def min_worst_ratio(
 
 @dataclass(frozen=True)
 class _Groups:
-    """Groups of jobs with equal offers relative to their base, one column per group."""
+    """Groups of jobs that the linear program treats alike.
+
+    Jobs of a group have the same modes and the same progress / base in each of them.  Columns: one per group and mode.
+    """
 
     size: int
     count: np.ndarray  # jobs by group
@@ -287,10 +290,10 @@ class _Groups:
         return csr_array((self.gain, (self.group, np.arange(len(self.group)))), (self.size, len(self.group)))
 
     def raise_min(self, floor: np.ndarray, fixed: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Maximize the minimum progress / base of the groups that are not `fixed`.
+        """Maximize the lowest progress / base of the groups that are not `fixed`.
 
-        Groups in `fixed` keep at least the level `floor`.  Return the minimum, the fractions, and the shadow prices of
-        groups.
+        base: reference progress of a job (`max_min`).  Groups in `fixed` keep at least the level `floor`.  Return this
+        lowest value, the fractions of time, and the shadow prices of groups.
         """
         matrix, limits = self.limits
         rises = csr_array(np.where(fixed, 0.0, 1.0)[:, None])
@@ -302,7 +305,10 @@ class _Groups:
         return float(solution[-1]), solution[:-1], np.where(fixed, 0.0, prices[len(limits) :])
 
     def raise_sum(self, floor: np.ndarray) -> np.ndarray:
-        """Fractions with the maximum sum of progress / base, no job below its floor."""
+        """Return time fractions with the maximum sum of the jobs' relative progress.
+
+        Relative progress: progress divided by a reference (`base` of `max_min`).  No job gets less than its `floor`.
+        """
         matrix, limits = self.limits
         rows, asked = vstack([matrix, -self.gains]), np.concatenate([limits, -floor * (1 - SLACK)])
         return _solve(-self.gain * self.count[self.group], rows, asked, self.ties)[0]
@@ -378,7 +384,10 @@ class Ties:
     def add_to(
         self, cost: np.ndarray, matrix: csr_array, limits: np.ndarray
     ) -> tuple[np.ndarray, csr_array, np.ndarray, csr_array, np.ndarray]:
-        """Return cost, rows and limits of a program with these constraints added."""
+        """Return a linear program with the constraints on pairs of jobs added.
+
+        Returns cost, matrix and limits of the inequalities, and matrix and limits of the equalities.
+        """
         between = len(cost) - self.fractions
         cost = np.concatenate([cost, np.zeros(self.sums)])
         matrix = hstack([csr_array(matrix), csr_array((len(limits), self.sums))])
@@ -393,9 +402,10 @@ class Ties:
 
 
 def ties(own: np.ndarray | None, partner: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:
-    """Return constraints that link the fractions of paired jobs; None without pairs.
+    """Return constraints that link the time fractions of paired jobs; None: no pairs.
 
-    By column: own (label of the job), partner (label of its partner, -1: it runs alone), group.  count: jobs by group.
+    own, partner, group: for each variable (fraction of time of a job in a mode), label of the job, label of its partner
+    (-1: the job runs alone), and group of equal jobs. count: number of jobs by group.
     """
     if own is None or partner is None or not (partner >= 0).any():
         return None

@@ -84,7 +84,7 @@ class DeviceLine:
 
 
 def refuse_gangs(problem: PlanProblem) -> None:
-    """Raise ScenarioError if a task has parts on several nodes, or cores of any nodes."""
+    """Raise ScenarioError if a task needs several nodes at once or cores of any nodes."""
     tasks = problem.tasks
     gangs = [shape.index for shape in tasks.shapes if any(mode.unit is not None for mode in shape.modes)]
     if len(rows := np.flatnonzero(np.isin(tasks.shape, gangs))):
@@ -150,7 +150,7 @@ class AssigningScheduler(Scheduler):
         return 0
 
     def after_starts(self, lines: Sequence[DeviceLine], view: View) -> Iterator[Decision]:
-        """Hook: yield further decisions after the starts of a round, for visited lines."""
+        """Hook: yield further decisions after a round tried the devices' queues `lines`."""
         return iter(())
 
     def prepare(self, problem: PlanProblem) -> None:

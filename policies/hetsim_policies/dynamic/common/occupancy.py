@@ -26,7 +26,10 @@ class HeldRun(NamedTuple):
 
 
 def amounts_of(placement: Placement) -> dict[int, int]:
-    """Return by node the amount (see `timelines.amount_of`) that a launch occupies."""
+    """Return how much a launch occupies on each node, by number of the node.
+
+    The unit depends on the mode: accelerators, thousandths of cores, or 1 for each node of a gang with equal nodes.
+    """
     mode = placement.mode
     if mode.node_count > 1:
         return dict.fromkeys((device.node for device in placement.devices), 1)

@@ -85,7 +85,7 @@ class RankedQueue:
         return self._first[0][-1]
 
     def _rank(self, needed: int, count: int) -> None:
-        """Ensure that the first `needed` tasks are sorted; if not, sort 2 × `count` tasks."""
+        """Ensure that the first `needed` tasks are sorted: if not, sort 2 × `count` tasks."""
         new, first = self._new, self._first
         if new and first:
             complete = len(first) + len(new) == len(self.tasks)

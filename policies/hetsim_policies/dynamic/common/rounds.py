@@ -113,7 +113,7 @@ class RoundScheduler(Scheduler):
         self._tried = -1  # releases when waiting jobs were last tried; -1: others have come since
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
-        """Return the fraction of time for each offer."""
+        """Return the fraction of time that each offered mode of a job shall run."""
         raise NotImplementedError
 
     def job_of(self, task: Task) -> RoundJob:
@@ -183,7 +183,10 @@ class RoundScheduler(Scheduler):
         self._stale = False
 
     def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
-        """Return the jobs' modes on devices that are up as offers, and mode positions."""
+        """Return the modes in which jobs can run, as columns of a linear program.
+
+        Only types with enough devices up count.  The list has each mode's position among the modes of its job.
+        """
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}
         capacity = self._capacity(cluster)
@@ -231,7 +234,10 @@ class RoundScheduler(Scheduler):
         return capacity
 
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
-        """Return (ratio or difference of times due and received, time due) of mode `way`."""
+        """Return how much a mode of the job is behind its fair time, and its fair time.
+
+        way: number of the mode.  First value: fair time minus received time (rule deficit), else their ratio.
+        """
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]
         if self.rule == "deficit":

@@ -45,7 +45,10 @@ Threshold = Annotated[float, Field(ge=1)]
 
 
 class PairedJob(RoundJob):
-    """A job that may share devices; a way is a mode position and a partner's label."""
+    """A job that may share its devices with a partner.
+
+    A way to run it is a mode (its position) and the label of a partner; label -1: it runs alone.
+    """
 
     __slots__ = ("labels", "ways", "partner", "_numbers")
 
@@ -73,7 +76,7 @@ def paired(job: RoundJob) -> PairedJob:
 
 
 class SeatedJob(NamedTuple):
-    """A job to run in this round in the mode at this position."""
+    """A job that runs in this round; `position`: its mode, among those of its task."""
 
     job: PairedJob
     position: int
@@ -117,7 +120,10 @@ class PairRoom(RoundRoom):
         self.beside: dict[int, PairedJob] = {}  # the partners on the same devices, of the jobs that start
 
     def stay(self, job: PairedJob, view: View) -> bool:
-        """Reserve a job's devices and return True, or join its partner there (False)."""
+        """Keep a running job where it is, in this round's count of free devices.
+
+        True: devices are reserved for it alone.  False: it shares those of a partner, or they are taken.
+        """
         if self.keep(job):
             return True
         if job.partner is not None:
@@ -159,7 +165,7 @@ class PairRoom(RoundRoom):
         return None
 
     def join(self, placement: Placement) -> bool:
-        """Occupy the host for a job next to its partner; return False if room is lacking."""
+        """Occupy cores and memory for a job that shares GPUs; False if they are not free."""
         mode, parts = placement.mode, self.parts(placement)
         if not all(self.host_holds(node, mode, part) for node, part in parts.items()):
             return False
@@ -332,7 +338,7 @@ class SideBySideScheduler(RoundScheduler):
 
 
 def first_apart(mode: Mode, view: View) -> Placement | None:
-    """Return the first devices where a mode fits without a partner, if any."""
+    """Return the first devices on which a mode fits without sharing a GPU, if any."""
     if mode.on_cpu or not takes_pairs(mode.type):
         return view.first(mode)
     for node in view.nodes.fitting(mode):
@@ -357,8 +363,9 @@ def takes_pairs(kind: DeviceType) -> bool:
 
 
 class Labels:
-    """Numbered labels of all jobs so far, and which labels may share devices.
+    """Numbers (labels) of the kinds of jobs so far, and which may share devices.
 
+    Jobs of one class in equal modes have the same label.
     threshold: two labels may share if the sum of both speeds, each relative to running alone, is greater.  A threshold
         of 1 excludes no useful pair: two jobs with a sum of at most 1 progress at least as fast if they use the devices
         in turn.
@@ -371,9 +378,9 @@ class Labels:
         self._speeds: dict[tuple[int, int], tuple[float, float] | None] = {}
 
     def of_task(self, task: Task) -> list[int]:
-        """Return the label of each mode of a task, by position; -1 if it cannot be shared.
+        """Return a label for each mode of a task, by position; -1: it shares no devices.
 
-        Of modes with equal demands only the fastest has a label.
+        Jobs of one class with equal demands share a label.  Among modes with equal demands only the fastest has one.
         """
         labels = [-1] * len(task.modes)
         for position in task.modes_by_speed():
@@ -389,9 +396,9 @@ class Labels:
         return labels
 
     def beside(self, label: int, others: dict[int, int]) -> Iterator[tuple[int, float]]:
-        """Yield labels that can share devices with `label`, and the speed of `label` then.
+        """Yield labels of jobs that can share devices with a job of this label.
 
-        others: number of jobs by label.
+        With each comes the relative speed of the job of this label when both share.  others: number of jobs by label.
         """
         for other, count in others.items():
             if (other != label or count > 1) and (pair := self.speeds(label, other)) is not None:

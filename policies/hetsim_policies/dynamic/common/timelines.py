@@ -65,10 +65,10 @@ class Fields:
         self.alone: dict[Mode, None] = {}  # Queried modes of which two launches never fit at once
 
     def need(self, mode: Mode) -> tuple[int, int] | None:
-        """Return the packed demand of a launch on this node, and a mask to test for room.
+        """Return what a launch needs on this node as one integer, and a mask for the test.
 
-        The launch fits if free ≥ demand and, unless mask is 0, (free - demand) & mask == mask.  Return None if it never
-        fits, or if it needs fractions of accelerators.
+        The launch fits if free ≥ need and, unless mask is 0, (free - need) & mask == mask.  Return None if it never
+        fits, or if it needs several nodes or fractions of accelerators.
         """
         if (need := self.needs.get(mode)) is None and mode not in self.needs:
             plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole_devices)
@@ -173,7 +173,7 @@ class Timeline:
                 shares.append((WHOLE if fullest is None else fullest) - mode.share)
 
     def max_amount(self, mode: Mode, start: float, end: float) -> int:
-        """Number of units (see `amount_of`) that fit here during the whole interval."""
+        """Units of a mode that fit on this node during a whole interval (`amount_of`)."""
         amounts, times = self.amounts(mode), self.times
         position = max(0, bisect_right(times, start) - 1)
         count = amounts[position]
@@ -184,7 +184,7 @@ class Timeline:
         return count
 
     def amounts(self, mode: Mode) -> list[int]:
-        """Number of units (see `amount_of`) that fit here, by span."""
+        """Units of a mode that fit here in each span of time (unit: `amount_of`)."""
         if (amounts := self._amounts.get(mode)) is None:
             allowed = self.fields.allows(mode)
             amounts = [self._amount(mode, span) if allowed else 0 for span in range(len(self.times))]

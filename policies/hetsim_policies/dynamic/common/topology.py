@@ -21,10 +21,10 @@ class Domain:
 
 
 def place(levels: Sequence[Sequence[Domain]], count: int, level: int, topology: Topology) -> dict[Domain, int] | None:
-    """Return the pods of each domain of the lowest level; None if they do not fit.
+    """Return the number of pods in each lowest domain; None if they do not fit.
 
-    levels: the domains by level, highest first.  level: pods must be in one of its domains; if that is only preferred,
-    in one of a higher level, or else in several of the highest.
+    levels: the domains by level, highest first.  level: all pods must be in one of its domains.  If this is only
+    preferred, they may be in one domain of a higher level, or else in several of the highest.
     """
     chosen = _fill(levels[level], count, topology == "unconstrained")
     while topology == "preferred" and level and (len(chosen) > 1 or sum(chosen.values()) < count):

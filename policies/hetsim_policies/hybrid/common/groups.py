@@ -58,7 +58,7 @@ class TaskKind:
             self.queued[position] = self.queued[position] + sign * seconds if self.waiting else 0.0
 
     def expected(self, position: int, coming: float) -> float:
-        """Seconds of the kind's work in a mode: waiting tasks, and `coming` mean ones."""
+        """Expected seconds in a mode of this kind's waiting tasks and `coming` mean ones."""
         return max(0.0, self.queued[position]) + coming * self.total[position] / max(1, self.seen)
 
 
@@ -268,9 +268,9 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
 
 
 def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
-    """Split classes so that all work ends first; of such splits, choose minimum work.
+    """Divide classes of work among device types so that all work ends earliest.
 
-    unhurried: the work need not end before this time.  Two linear programs are solved.
+    Of such divisions that of least work is chosen, by two linear programs.  unhurried: an end then is early enough.
     """
     from hetsim_policies.static.common.unrelated import split
 
@@ -306,10 +306,10 @@ def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.nd
 
 
 def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
-    """Split classes over two types by dual approximation, each class as PARTS tasks.
+    """Divide classes of work among two types by dual approximation.
 
-    Each type counts as one machine.  If all work can end before `unhurried`, the second type gets parts by speedup,
-    while this shortens their time (`two_sides.fill`).
+    Each class counts as PARTS tasks, each type as one machine.  If all work can end before `unhurried`, the second type
+    gets only parts that take less time there (`two_sides.fill`).
     """
     from hetsim_policies.static.dual_approximation import solve
     from hetsim_policies.static.two_sides import by_speed_up, fill

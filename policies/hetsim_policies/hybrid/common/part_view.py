@@ -152,7 +152,10 @@ class PartView:
 
 
 class NodesOfPart:
-    """The columns of all nodes, but only nodes of the part are candidates."""
+    """The nodes that a view of a part of the cluster shows (`PartView.nodes`).
+
+    Arrays have entries for all nodes of the cluster, but only nodes of the part are candidates for a placement.
+    """
 
     def __init__(self, part: PartView):
         self._part = part

@@ -83,7 +83,7 @@ class PlannedJob:
 class LaneForecast:
     """Expected times if device queues keep their order and estimates are right.
 
-    `start` and `finish` by row; `lane`: end of the last step by lane number, without lanes that have no steps.
+    `start`, `finish`: by row of the task.  `lane`: end of the last planned job, by number of the device that has jobs.
     """
 
     start: dict[int, float] = field(default_factory=dict)
@@ -108,10 +108,10 @@ class Experience:
             self._sums = None
 
     def ratio(self, least: float) -> float:
-        """Expected ratio of a task whose time has reached `least` times its estimate.
+        """Expected ratio of actual to estimated time of a task that runs.
 
-        If the task is late, it is the mean over ended tasks with a larger ratio; if fewer than ENOUGH tasks had one,
-        `least` plus the present excess.  If the task is not late, it is 1.
+        least: its time so far divided by its estimate.  If the task is late, it is the mean over ended tasks with a
+        larger ratio; if fewer than ENOUGH tasks had one, `least` plus the present excess.  Otherwise it is about 1.
         """
         if least < 1 + LATE:
             return least if least > 1.0 else 1.0
@@ -288,9 +288,9 @@ class Board:
         return job
 
     def startable(self, view: View) -> Iterator[PlannedJob]:
-        """Yield steps at the head of their device queues that fit; the caller starts each.
+        """Yield planned jobs that are next on all their devices and fit now.
 
-        A step without room is not tried again before something was released on its node.
+        The caller starts each.  A job without room is not tried again before something was released on its node.
         """
         freed, refused = self._freed(view), self._refused
         due, again = self.due, {}
@@ -325,9 +325,9 @@ class Board:
     def at(
         self, task: Task, lane: PlannedLane, view: View, seconds: Callable[[Task, Placement, View], float]
     ) -> PlannedJob | None:
-        """Return a step with the task's fastest mode that fits on this lane now, or None.
+        """Return a planned job for the task on this device (lane), in its fastest mode.
 
-        seconds: function that returns the time of a task at a placement.
+        Only modes that fit there now count; None if none does.  seconds: returns the time of a task at a placement.
         """
         best: PlannedJob | None = None
         for position, mode in enumerate(task.modes):
@@ -348,7 +348,10 @@ class Board:
         return self._experience.ratio(spent if spent >= before else before)
 
     def finish(self, task: Task, view: View) -> float:
-        """Expected end of a running task; if it is late, by the lateness of ended tasks."""
+        """Expected end of a running task.
+
+        If it is late already, this follows from how late tasks were that have ended.
+        """
         now, row = view.now, task.index
         job, since = self.running.get(row, (None, 0.0))
         if job is None:
@@ -400,7 +403,10 @@ class Board:
         return made
 
     def separable(self, view: View) -> bool:
-        """Return True if steps use single devices and tasks end when expected."""
+        """Return True if the plan of each device can be changed alone.
+
+        That is: no planned step needs several devices, and tasks end as estimated.
+        """
         return not self._joint and view.changes.steady
 
     def _forecast_lane(self, lane: PlannedLane, made: LaneForecast, view: View) -> None:
@@ -509,11 +515,11 @@ class Board:
 
 
 class Movable:
-    """Waiting steps that could end sooner on an idle core or GPU of a type.
+    """Planned jobs that wait and could end sooner on an idle core or GPU of a type.
 
-    The set is only used if steps take constant times: then the end of a step on the idle lane grows as time passes,
-    while its end on its own lane is constant until that lane changes.  So a step that would not end sooner is removed
-    from the set, and is tested again only after its own lane has changed.
+    The set is only used if jobs take constant times.  Then a job's end on the idle device gets later as time passes,
+    while its end on its own device is constant until that device's queue changes.  So a job that would not end sooner
+    is removed from the set, and is tested again only after such a change.
     """
 
     def __init__(self, kind: DeviceType, loaded: dict[int, PlannedLane]):
@@ -523,7 +529,7 @@ class Movable:
         self.changed: dict[int, PlannedLane] = dict(loaded)
 
     def towards(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
-        """Return lanes, each with the waiting steps that might end sooner on an idle one."""
+        """Return devices, each with the waiting jobs that might end sooner on an idle one."""
         for number, lane in self.changed.items():
             self.steps.pop(number, None)
             end = seen.lane.get(number, 0.0)

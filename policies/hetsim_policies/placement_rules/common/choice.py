@@ -180,9 +180,9 @@ def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> 
 
 
 class PlacedTasks:
-    """Running tasks that a rule placed: the GPUs that they occupy, by node and key.
+    """Running tasks that a placement rule placed, and the GPUs that they occupy.
 
-    key: function of a mode that returns its group; tasks in a mode with key None are not counted.
+    GPUs are counted by node and by group of tasks.  key: function that returns the group of a mode; None: not counted.
     """
 
     def __init__(self, key: Callable[[Mode], float | None]):

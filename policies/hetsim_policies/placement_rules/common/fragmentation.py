@@ -103,9 +103,9 @@ class Mix:
         return float(lost[0] / WHOLE)
 
     def rises(self, state: NodeClass, mode: Mode) -> dict[int, float]:
-        """Return the increase of a node's fragmentation if a mode starts there.
+        """Return the rise of a node's fragmentation (GPUs) if a task starts in this mode.
 
-        For a fraction of a GPU there is one value per free share of the GPU used; otherwise the only key is 0.
+        Keys: for a fraction of a GPU the free shares (millionths) of the usable GPUs; for other modes only 0.
         """
         rows, after = self._after([state], mode)
         gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole_devices else []
@@ -168,11 +168,11 @@ class MinRises:
         self._known: dict[Mode, np.ndarray] = {}  # by mode and state: the minimum increase, NaN if not computed yet
 
     def by_share(self, mode: Mode, node: int) -> dict[int, float]:
-        """Return the increase of a node's fragmentation, by free share (`Mix.rises`)."""
+        """Return the rise of a node's fragmentation by free share of a GPU (`Mix.rises`)."""
         return self._mix.rises(self._states.states[int(self._states.number[node])], mode)
 
     def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:
-        """Return the minimum increase (`Mix.min_rises`) for nodes in these states, cached."""
+        """Return the minimum rise of fragmentation on nodes in these states, cached."""
         cached = self._known.get(mode)
         if cached is None or len(cached) < self._states.count:
             longer = np.full(max(64, 2 * self._states.count), np.nan)
@@ -205,7 +205,10 @@ def _demand(mode: Mode) -> tuple[float, ...]:
 
 
 class _Table:
-    """Requests that given GPU types can serve: a row per mode; in `part` per request."""
+    """The requests of a mix that GPUs of given types can serve, as arrays.
+
+    There is one row per usable mode of a request.  `part` is each request's share of the mix.
+    """
 
     def __init__(self, kinds: tuple[str, ...], requests: list[tuple[Any, ...]], part: np.ndarray):
         rows, owner = [], []

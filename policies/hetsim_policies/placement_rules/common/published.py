@@ -39,7 +39,7 @@ Scores = Literal["exact", "published"]
 
 
 class Scored:
-    """Chooses the node with the highest integer score, at ties the lowest random name."""
+    """Chooses the node with the highest integer score, at ties in a random order."""
 
     _rank = np.zeros(0, np.int64)  # place of each node in the order of drawn names
 
@@ -107,7 +107,7 @@ class ScoredRule:
         return self.exact(task, view) if self._published is None else self._published(task, view)
 
     def exact(self, task: Task, view: View) -> Placement | None:
-        """Place a task by exact values, ties by remaining room; None if nothing fits."""
+        """Place a task by unrounded scores, ties by remaining room; None if nothing fits."""
         raise NotImplementedError
 
 
@@ -126,7 +126,7 @@ class PublishedRandom(Scored):
 
 
 class _Weighing(Scored):
-    """Base of scores by cores and GPUs, each as a fraction of the largest node."""
+    """Base of rules that score free cores and GPUs relative to the largest node."""
 
     def begin(self, view: View) -> None:
         totals = Totals(view.cluster)
@@ -211,8 +211,9 @@ class PublishedGpuClustering(Scored):
 class PublishedFgd(Scored):
     """Minimum increase of fragmentation; integer score 100 / (1 + exp(increase)).
 
-    The mix is that of the whole workload, known beforehand as in the paper, without its rarest requests: the most
-    frequent requests that together make 95 % of the tasks.  Host memory is ignored.
+    Fragmentation is computed for a mix of requests.  As in the paper it is that of the whole workload, known
+    beforehand, without its rarest requests: the most frequent requests that together make 95 % of the tasks.  Host
+    memory is ignored.
     """
 
     def begin(self, view: View) -> None:

@@ -55,7 +55,7 @@ def by_type(instance: Instance) -> list[LaneSite]:
 
 
 def by_lane(instance: Instance) -> list[LaneSite]:
-    """Return one site per core or GPU, ordered by type."""
+    """Return a site (place to which tasks are assigned) per core or GPU, by type."""
     return [LaneSite(kind, (lane,)) for kind, count in enumerate(instance.counts) for lane in range(count)]
 
 
@@ -117,7 +117,10 @@ class Before:
 
 @dataclass(frozen=True)
 class Fuse:
-    """Constraint: all these tasks at one site, consecutive as they become ready."""
+    """Constraint: all these tasks run at one site, one right after the other.
+
+    A site is a set of equal cores or GPUs.  The tasks take the place of their first one in the order of the schedule.
+    """
 
     tasks: tuple[int, ...]
 
@@ -162,10 +165,7 @@ def violated(constraints: Sequence[Constraint], site_of: np.ndarray, makespan: f
 
 @dataclass(frozen=True)
 class Fractional:
-    """The optimum of the relaxation: fractions of tasks at sites, and its value.
-
-    `value` is T; `bound` is a certified lower bound of it.
-    """
+    """Relaxed optimum: fractions of tasks at sites, its makespan, a certified bound."""
 
     share: np.ndarray
     value: float
@@ -174,7 +174,10 @@ class Fractional:
 
 @dataclass(frozen=True)
 class Integral:
-    """The integer solution: each task's site (None: not found), a lower bound on T."""
+    """The integer solution: each task's site, and a lower bound on the makespan.
+
+    The sites are None if none were found.
+    """
 
     site_of: np.ndarray | None
     bound: float
@@ -228,7 +231,7 @@ class AssignmentProgram:
             self.cost[: self.span] = frugal * self.time / self.counts.sum()
 
     def _in_a_row(self, times: np.ndarray, arrivals: np.ndarray | None, constraints: Sequence[Constraint]) -> float:
-        """Upper bound of T for any assignment that satisfies the constraints."""
+        """Return an upper bound of the makespan under the constraints: tasks one by one."""
         total = float(np.where(np.isfinite(times), times, 0.0).max(axis=1, initial=0.0).sum())
         total += 0.0 if arrivals is None else float(np.ptp(arrivals))
         for one in constraints:
@@ -328,9 +331,11 @@ class AssignmentProgram:
         self, node_limit: int | None = None, time_limit: float | None = None, gap: float = 0.0,
         fixed: np.ndarray | None = None,
     ) -> Integral:  # fmt: skip
-        """Solve the integer program (to 1e-6); at a limit, return the best solution found.
+        """Solve the integer program to 1e-6; at a limit, return the best solution found.
 
-        fixed: mask of pairs (j, s) that are set to 0 in advance; there must be an optimum that uses none of them.
+        node_limit, time_limit: maximum number of branch-and-bound nodes, maximum seconds; None: no limit. gap: relative
+        gap to the bound at which the solver may stop.
+        fixed: mask (tasks × sites) of assignments to exclude in advance; some optimum must use none of them.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 

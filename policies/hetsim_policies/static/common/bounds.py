@@ -43,8 +43,9 @@ def area_bound(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
 
 
 def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float = 1e-7) -> float:
-    """Minimum T for which `relaxation` has a solution, rounded down.
+    """Minimum makespan T for which `relaxation` has a solution, rounded down.
 
+    p, q: times on one of m CPUs and on one of k GPUs.
     Proof: in a schedule of length T no task runs on a side (CPU or GPU) where it takes longer than T.  So the areas of
     the schedule satisfy the program of T, which excludes these pairs of task and side.  If the program of T has no
     solution, there is no schedule of length T, nor of a smaller length, which allows fewer pairs and less area.
@@ -75,10 +76,11 @@ def longest_task(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
 
 
 def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.ndarray, evaluations: int = 64) -> float:
-    """A lower bound with release times r_j, counted from 0.
+    """A lower bound on the makespan of tasks with release times r_j, counted from 0.
 
-    It is the larger of two maxima: over tasks j of r_j + min(p_j, q_j), and over release times r of r + the area bound
-    of the tasks released at r or later.
+    p, q: times on one of m CPUs and on one of k GPUs.  The area bound is that of `area_bound`.  The result is the
+    larger of two maxima: over tasks j of r_j + min(p_j, q_j), and over release times r of r + the area bound of the
+    tasks released at r or later.
 
     The area bound falls as r grows.  So for any r between two release times, r + area bound is at most the later
     release time plus the area bound at the earlier one; intervals in which this does not exceed the best value so far
@@ -138,11 +140,12 @@ def by_gain(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 def relaxation(
     p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, order: np.ndarray | None = None
 ) -> Relaxation | None:
-    """Minimize CPU area Σ p_j x_j with GPU area ≤ kλ; None if it exceeds mλ.
+    """Minimize the CPU time Σ p_j x_j with GPU time ≤ kλ; None if it exceeds mλ.
 
-    λ is the guess; no task runs where it takes longer than λ.  The program is a continuous knapsack: tasks are assigned
-    to the GPUs by decreasing p/q.  A free task is also marked `cpu` or `gpu` if moving it to the other side would raise
-    the optimum above mλ (this increase is its reduced cost).
+    p, q: times of the tasks on a CPU and on a GPU; m, k: numbers of CPUs and GPUs; x_j: share of task j on CPUs; λ: the
+    guessed makespan.  A task runs nowhere where it takes longer than λ; a task that may run on both sides is free.  The
+    program is a continuous knapsack: free tasks are assigned to the GPUs by decreasing p/q.  A free task is also marked
+    `cpu` or `gpu` if moving it to the other side would raise the optimum above mλ (this increase is its reduced cost).
     """
     order = by_gain(p, q) if order is None else order
     limit = guess * (1 + TOLERANCE)

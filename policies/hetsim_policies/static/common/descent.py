@@ -60,10 +60,11 @@ class DescentLanes:
 
 
 def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.ndarray | None = None) -> int:
-    """Descend in place to a local optimum; return the number of pairs examined.
+    """Improve an assignment in place to a local optimum of the makespan.
 
-    prices: value of a second on each device type.  If no change shortens the longest lane (core or GPU), changes on
-        other lanes are compared by the value of the work that they save.
+    Returns the number of pairs of tasks whose exchange was examined.  enough: makespan at which the search ends.
+    pairs: maximum number of pairs.  prices: value of a second on each device type.  If no change shortens the longest
+    lane (core or GPU), changes on other lanes are compared by the value of the work that they save.
     """
     size = len(lanes.lane)
     looked = turn = 0
@@ -119,10 +120,11 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
 def _cheaper_change(
     lanes: DescentLanes, prices: np.ndarray, goal: float, first: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Return the moves from one lane that save the most work, and this lane.
+    """Return moves (task, lane) that save work, and the lane from which they start.
 
-    prices: value of a second by type.  Lanes are tried from `first` on, until a change saves work; changed lanes must
-        end before `goal`.  The change does not shorten the longest lane, but makes room for changes that do.
+    A lane is a core or GPU.  Work is valued by `prices`: value of a second by type.  Lanes are tried from `first` on,
+    until a move or swap saves work; changed lanes must end before `goal`.  The change does not shorten the longest
+    lane, but makes room for changes that do.  If nothing saves work, there are no moves.
     """
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows, count = np.arange(len(lane)), len(load)

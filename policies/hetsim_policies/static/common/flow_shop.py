@@ -41,7 +41,10 @@ def length(stages: Sequence[tuple[float, float, float]], streams: int) -> float:
 
 
 def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
-    """Return a plan's steps in a better order, if tasks are independent and overlap."""
+    """Return a plan's steps so that transfers and computing overlap better.
+
+    Only for independent tasks that are all present at the start, on devices that can overlap; else unchanged.
+    """
     rows = list(placed)
     tasks = instance.problem.tasks
     if not rows or not instance.pipelined:

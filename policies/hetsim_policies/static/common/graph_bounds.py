@@ -39,9 +39,10 @@ class Paths:
         return float((self.heads + self.fastest + self.tails).max())
 
     def bound(self, cost: np.ndarray) -> float:
-        """Return a lower bound: the longest path, or a path plus the cost of other tasks.
+        """Return a lower bound on the makespan from paths and from the tasks' costs.
 
-        cost: for each task its part of an area bound (the sum of all parts is a lower bound).
+        It is the longest path or, if larger, the maximum over r of r plus the costs of the tasks that cannot start
+        before r, or that paths of at least r follow.  cost: each task's part of an area bound (their sum is a bound).
         """
         best = self.longest
         for release in (self.heads, self.tails):

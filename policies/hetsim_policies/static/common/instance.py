@@ -250,7 +250,7 @@ def _has(node: Node, kind: DeviceType) -> bool:
 
 
 def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """Return a problem's instance; raise ScenarioError if a task can run nowhere."""
+    """Return a problem as arrays; raise ScenarioError if a task can run nowhere."""
     instance = instance_of(problem, planner, everywhere)
     if len(nowhere := np.flatnonzero(~np.isfinite(instance.time).any(axis=1))):
         first = problem.tasks.name(int(nowhere[0]))
@@ -260,7 +260,7 @@ def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Ins
 
 
 def independent(problem: PlanProblem, planner: str) -> Instance:
-    """Return a problem's instance; raise ScenarioError if there is a task graph."""
+    """Return a problem as arrays; raise ScenarioError if there is a task graph."""
     refuse_graph(problem, planner)
     return runnable(problem, planner)
 
@@ -399,7 +399,7 @@ def memory_binds(instance: Instance) -> bool:
 
 
 def cores_bind(instance: Instance) -> bool:
-    """Return True if a task may have to wait for host cores of accelerator tasks."""
+    """Return True if tasks on accelerators need CPU cores, for which others may wait."""
     tasks = instance.problem.tasks
     return any(mode.cpus for mode in tasks.modes if mode.gpus and mode.type in instance.types)
 

@@ -113,10 +113,11 @@ def planned(
 
 
 def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
-    """Return the plan with final times: its timetable or, if not exact, a rehearsal's.
+    """Return the plan with its final times.
 
-    If tasks share links or memory is short, only plans that were simulated before (`judged`) are rehearsed; other plans
-    have the timetable for idle links.
+    They are those of the timetable if it is exact, else those of a simulation of the plan on the estimates (rehearsal).
+    If tasks share links or memory is short, only plans that were simulated before (`judged`) are rehearsed; others have
+    the timetable for idle links.
     """
     exact = plan.notes["timetable"] == "exact" and not plan.copies and not plan.fused
     exact = exact and not instance.problem.unplanned
@@ -176,7 +177,8 @@ def notes_of(
 ) -> dict[str, object]:
     """Return the notes of a plan.
 
-    exact: True if its timetable is exact.  guaranteed: the ratio that is proven here, or None.
+    covers: which parts of the model the bound includes (`coverage`).  exact: True if its timetable is exact.
+    guaranteed: the proven ratio of makespan to optimum, or None.
     """
     notes: dict[str, object] = {"covers": covers, "timetable": "exact" if exact else "idle links"}
     if bound is not None and exact and all(word in SILENT for word in covers.values()):
@@ -194,7 +196,10 @@ def together(instance: Instance) -> bool:
 
 
 def coverage(instance: Instance) -> dict[str, str]:
-    """Return how makespan and bound cover each part of the model, such as transfers."""
+    """Return whether a plan's makespan and bound include each part of the model.
+
+    By part, such as transfers or memory: covered, partly, ignored, or absent (the input has no such part).
+    """
     tasks = instance.problem.tasks
     shared = any(tasks.reads or ()) or any(tasks.writes or ())
     moved = bool((instance.up + instance.down).any())

@@ -45,11 +45,11 @@ class LanePool:
 
 @dataclass(frozen=True)
 class WideTasks:
-    """Parallel tasks and their options.
+    """Parallel tasks and their options: modes with devices, places and times.
 
-    Option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes (cores or GPUs) of type `kind[o]` for `seconds[o]`,
-    in equal parts in `parts[o]` of the pools `pools_of[o]`.  Options are grouped by task, those of task j from
-    `first[j]` on.
+    Option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes (cores or GPUs) of type `kind[o]` for `seconds[o]`.
+    The lanes are divided equally among `parts[o]` of the pools (nodes) `pools_of[o]`.  Options are grouped by task,
+    those of task j from `first[j]` on.
     """
 
     problem: PlanProblem
@@ -156,9 +156,10 @@ def wide(problem: PlanProblem, planner: str) -> WideTasks:
 def _options(
     problem: PlanProblem, types: list[DeviceType], pools: list[LanePool], stages: np.ndarray
 ) -> tuple[list[_Option], bool]:
-    """Return the options of all tasks, and True if these include all modes.
+    """Return each task's possible modes with widths, times and nodes (options).
 
-    Fills `stages` with the maximum seconds of each stage (up, compute, down) of a task by type.
+    Also returns True if the options cover all ways in which the engine could run the tasks.  Fills `stages` with the
+    maximum seconds of each stage (up, compute, down) of a task by type.
     """
     tasks = problem.tasks
     column = {kind: number for number, kind in enumerate(types)}
@@ -199,7 +200,7 @@ def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, m
 
 
 def _spreads(problem: PlanProblem, mode: Mode, width: int) -> bool:
-    """Return True if each node with devices of the type can host a mode's parts."""
+    """Return True if each node with devices of the type has room for its share."""
     for node in problem.cluster.nodes:
         lanes = node.cpus if mode.on_cpu else sum(one.type is mode.type for one in node.accelerators)
         share = min(lanes, width) / width
@@ -239,7 +240,10 @@ class LanePlacing:
 
 
 class PoolLanes:
-    """A schedule on the lanes of all pools; each option is placed after earlier ones."""
+    """A schedule of parallel tasks, built by placing one option after the other.
+
+    An option is a task in one mode.  A lane is a core or GPU; a pool has the lanes of one type, on one node or on all.
+    """
 
     def __init__(self, instance: WideTasks):
         self.instance = instance
@@ -249,13 +253,16 @@ class PoolLanes:
     def earliest(
         self, homes: Iterable[int], width: int, ready: float = 0.0, parts: int = 1
     ) -> tuple[float, tuple[int, ...]]:
-        """Return when `width` devices are free, and the `parts` pools that have them."""
+        """Return when `width` devices are free, and in which pools (of `homes`).
+
+        The devices are divided equally among `parts` pools (nodes).
+        """
         each = width // parts - 1
         soonest = heapq.nsmallest(parts, ((self.free[home][each][0], home) for home in homes))
         return max(soonest[-1][0], ready), tuple(home for _, home in soonest)
 
     def of_option(self, option: int, ready: float) -> tuple[float, tuple[int, ...]]:
-        """Return when an option's devices are free, and the pools that have them."""
+        """Return when enough devices for an option (mode) are free, and in which pools."""
         instance = self.instance
         parts = int(instance.parts[option])
         return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)
@@ -294,9 +301,10 @@ class PoolLanes:
 
 
 def wide_bound(instance: WideTasks) -> float | None:
-    """A lower bound from the first arrival: paths of the fastest options, and areas.
+    """Return a lower bound on the seconds from the first arrival to the last end.
 
-    None if the engine could run a task in modes that are not options.
+    It follows from paths of tasks in their fastest modes, and from the total work.  None if it might not hold: modes
+    were left out, or stages of different tasks overlap on a device.
     """
     if not instance.complete or instance.outline.pipelined:
         return None
@@ -313,10 +321,10 @@ def wide_bound(instance: WideTasks) -> float | None:
 def wide_plan(
     instance: WideTasks, placed: Sequence[LanePlacing], bound: float | None = None, guaranteed: float | None = None
 ) -> Plan:
-    """Return a plan of placed options in order of starts, with timetable and notes.
+    """Return a plan for parallel tasks from their placings, in order of starts.
 
-    bound: a bound that the planner proves, in addition to `wide_bound`.  guaranteed: the algorithm's ratio for
-        independent tasks present at the start.
+    placed: mode, devices and start of each task.  bound: a bound that the planner proves, in addition to `wide_bound`.
+    guaranteed: the algorithm's ratio for independent tasks present at the start.
     """
     problem, tasks = instance.problem, instance.problem.tasks
     steps, times = _timetable(instance, placed)
@@ -411,7 +419,7 @@ def wide_mct(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
 
 
 def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
-    """Place tasks by descending upward rank of mean option times."""
+    """Place parallel tasks by HEFT: by descending upward rank of mean times."""
     graph = graph_of(instance.problem.tasks)
     order = topological(graph)
     rank = upward(_mean(instance, allowed), ways(graph), order)
@@ -419,7 +427,10 @@ def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
 
 
 def wide_peft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
-    """Place tasks by descending optimistic cost of their shortest options."""
+    """Place parallel tasks by PEFT: by descending length of the path after each task.
+
+    All tasks on this path take their fastest allowed mode (optimistic cost).
+    """
     graph = graph_of(instance.problem.tasks)
     fastest = np.full(instance.size, np.inf)
     np.minimum.at(fastest, instance.task[allowed], instance.seconds[allowed])

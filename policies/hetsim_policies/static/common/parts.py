@@ -84,7 +84,7 @@ class Dealing:
                 self.uploads[other] += sign * seconds
 
     def value(self) -> float:
-        """High-order norm of all loads."""
+        """Return a smooth maximum of all loads (their norm of order `NORM`), in seconds."""
         shared: dict[int, float] = {}
         for part, switch in enumerate(self.groups.switch):
             if switch is not None:
@@ -95,9 +95,9 @@ class Dealing:
 
 
 def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
-    """Improve an assignment of groups to parts by single moves; return it.
+    """Improve an assignment of groups of tasks to accelerators (parts); return it.
 
-    part_of: part of each group at the start.
+    One group is moved at a time while that reduces the loads (`Dealing.value`). part_of: parts at the start.
     """
     dealing = Dealing(groups, part_of)
     best = dealing.value()
@@ -120,7 +120,7 @@ def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
 
 
 def in_blocks(weights: Sequence[float], parts: int) -> list[int]:
-    """Cut consecutive groups into parts of similar weight, as a start of the search."""
+    """Divide consecutive groups into parts of similar weight; return the part of each."""
     total = sum(weights)
     passed, blocks = 0.0, []
     for weight in weights:

@@ -21,9 +21,10 @@ from hetsim_policies.task_graphs import Graph, Ways, successors, topological, up
 
 @dataclass(frozen=True)
 class Needs:
-    """Seconds of each task on a device of each place, without moving what it reads.
+    """Seconds of each task on a device of each place (a node's devices of one type).
 
-    A time is inf if the task cannot run there.  If no data moves, each device type is one place.
+    Moving what the task reads is not included.  A time is inf if the task cannot run there.  If no data moves, each
+    device type is one place.
     """
 
     seconds: np.ndarray
@@ -38,7 +39,7 @@ class Needs:
 
 
 def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = None) -> Needs:
-    """Return the seconds for which each task occupies a lane, by place (see `Needs`)."""
+    """Return the seconds for which each task occupies a device, by place (`Needs`)."""
     kind = np.repeat(np.arange(len(counts)), np.asarray(counts, dtype=np.int64))
     if traffic is None:
         return Needs(times, np.asarray(counts, dtype=float), kind)
@@ -165,10 +166,11 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
 
 
 def _reads(instance: Instance, predecessors: Graph) -> tuple[list[dict[int, int]], list[tuple[int, ...]], np.ndarray]:
-    """Return by task: bytes read by writer, initial items read, and bytes of results.
+    """Return for each task what it reads and writes: three columns.
 
-    The writer of an item is the last earlier task that writes it.  Initial items are written by no earlier task.
-    Results are bytes that a task writes and no later task reads; they are downloaded at the end.
+    Bytes read, by the task that wrote them; initial items read; bytes of results.  The writer of an item is the last
+    earlier task that writes it.  Initial items are written by no earlier task.  Results are bytes that a task writes
+    and no later task reads; they are downloaded at the end.
     """
     tasks = instance.problem.tasks
     sources: list[dict[int, int]] = [{} for _ in range(len(tasks))]

@@ -71,7 +71,7 @@ class Seed:
 def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
     """Return schedules of all fast planners that can plan the instance's tasks.
 
-    The bound is for schedules that start at 0 with only the tasks' private transfers.
+    Their `bound` is for schedules that start at 0 with only the tasks' private transfers; None if none was proven.
     """
     tasks, times, counts = instance.problem.tasks, instance.time, instance.counts
     before: Graph = tasks.predecessors or [()] * len(tasks)
@@ -103,7 +103,7 @@ def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
 
 
 def seed_of(instance: Instance, traffic: Traffic | None = None) -> Seed:
-    """Return the seed of minimum makespan; at ties, the first."""
+    """Return the best schedule of the fast planners, from which a search begins."""
     return min(seeds_of(instance, traffic), key=lambda seed: seed.schedule.makespan)
 
 
@@ -114,7 +114,10 @@ def bound_together(instance: Instance) -> bool:
 
 
 class Landscape(ABC):
-    """Candidates of one instance: a row per candidate, a column per task."""
+    """The schedules that a random search can try, and their makespans.
+
+    A candidate is a row of `lanes` and of `keys`: device and priority of each task (column).
+    """
 
     uses_keys: bool
 
@@ -131,7 +134,7 @@ class Landscape(ABC):
 
     @abstractmethod
     def schedule(self, lanes: np.ndarray, keys: np.ndarray) -> Schedule:
-        """Return the schedule of one candidate."""
+        """Return the schedule of one candidate: device (lane) and key of each task."""
 
     def makespans(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
         return self.ends(lanes, keys).max(axis=1, initial=0.0)
@@ -162,7 +165,7 @@ class Landscape(ABC):
 
 
 class Loads(Landscape):
-    """Landscape of independent tasks: a device ends after the sum of its tasks' times."""
+    """Schedules of independent tasks: a device ends after the sum of its tasks' times."""
 
     uses_keys = False
 
@@ -200,11 +203,11 @@ class Loads(Landscape):
 
 
 class Ranked(Landscape):
-    """Landscape of dependent tasks: list scheduling by keys, all candidates together.
+    """Schedules of dependent tasks for a random search: list scheduling by keys.
 
-    Transfers are counted as in `heft`: links are idle, data move while the core or GPU still runs the previous task,
-    and initial items on a host are moved to each device once.  Cost: for P candidates of n tasks with at most d
-    predecessors O(P n d) in n steps.
+    All candidates are scheduled together.  Transfers are counted as in `heft`: links are idle, data move while the core
+    or GPU still runs the previous task, and initial items on a host are moved to each device once.  Cost: for P
+    candidates of n tasks with at most d predecessors O(P n d) in n steps.
     """
 
     uses_keys = True
@@ -291,8 +294,9 @@ class Ranked(Landscape):
 
 
 class WideRanked(Ranked):
-    """Landscape of parallel tasks: candidates choose options, placed by keys.
+    """Schedules of parallel tasks for a random search: list scheduling by keys.
 
+    A candidate has an option (mode and devices) and a key for each task.
     Cost: O(n (pools + devices of a pool)) per candidate, one after the other.
     """
 
@@ -328,9 +332,9 @@ class WideRanked(Ranked):
 def wide_search(
     problem: PlanProblem, planner: str, budget: SearchBudget, best: Callable[[Search], tuple[np.ndarray, np.ndarray]]
 ) -> Plan:
-    """Search from the schedules of list algorithms for parallel tasks.
+    """Search for a plan of parallel tasks, beginning with those of list algorithms.
 
-    best: function that returns the devices and keys of a search's best candidate.
+    best: function that returns devices and keys of a search's best candidate.
     """
     instance = parallel.wide(problem, planner)
     rules = {"heft": parallel.wide_heft, "mct": parallel.wide_mct}
@@ -390,7 +394,7 @@ class Search:
 
     @property
     def hopeless(self) -> bool:
-        """Return True if the seed meets the lower bound, so that no schedule is better."""
+        """Return True if a schedule that the search begins with meets the lower bound."""
         arrival = self.landscape.instance.problem.tasks.arrival
         if not len(arrival):
             return True
@@ -398,9 +402,9 @@ class Search:
         return self.seed.schedule.makespan - float(arrival.min()) <= floor
 
     def finished(self, schedule: Schedule) -> Plan:
-        """Return the plan of a schedule, or of the seed if that ends first.
+        """Return the plan of a schedule, or of a schedule it began with if shorter.
 
-        The comparison is by timetable or, if that is not exact and there is an engine, by simulation on the estimates.
+        They are compared by timetable or, if one is not exact and there is an engine, by simulation on the estimates.
         """
         instance = self.landscape.instance
         bound = self.seed.bound

@@ -96,7 +96,7 @@ class LaneStages:
         return seconds / self.frequencies.get(self.devices[kind][lane].name, 1.0) if self.frequencies else seconds
 
     def durations(self, task: int, kind: int) -> tuple[float, float]:
-        """Return a task's upload and download seconds that are given as times, not bytes."""
+        """Return a task's upload and download seconds that do not depend on bytes."""
         tasks = self.instance.problem.tasks
         key = int(tasks.shape[task]), int(self.instance.mode[task, kind])
         if key not in self.fixed:
@@ -128,7 +128,7 @@ class TimedLane:
 
 
 class Pipeline:
-    """The timetable, computed event by event."""
+    """The timetable of a plan, computed event by event; stages may overlap."""
 
     def __init__(self, instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float] = NOMINAL):
         self.instance = instance
@@ -241,7 +241,10 @@ class Pipeline:
         return legs
 
     def _hops(self, source: int, lane: TimedLane, size: float) -> list[tuple[float, list[tuple[str, float]], int]]:
-        """Return transfers on the path from `source` to a lane: (seconds, links, place)."""
+        """Return the transfers that bring data from `source` to a device, hop by hop.
+
+        For each: seconds if alone, the links that it uses, and the place where the data then are.
+        """
         hops = []
         node = -1 - source
         if source >= 0:

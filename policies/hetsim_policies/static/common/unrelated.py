@@ -27,7 +27,10 @@ SAMPLE = 4_000  # number of tasks from which prices for a bound are computed; an
 
 @dataclass(frozen=True)
 class Split:
-    """An optimal vertex: the share of each task on each type, and dual prices."""
+    """Optimal vertex of the linear program that splits tasks over device types.
+
+    share[j, t]: fraction of task j on type t. prices[t]: dual price of a second on a core or GPU of type t.
+    """
 
     share: np.ndarray
     prices: np.ndarray
@@ -39,12 +42,12 @@ def allowed_times(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
 
 
 def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> Split:
-    """Solve the program; each task must be able to run on a type with devices.
+    """Divide tasks fractionally among types so that the last type ends earliest.
 
-    Pairs of task and type with infinite time are excluded, and pairs that take longer than the sum of all tasks'
-    minimum times: no optimal schedule has them, and the solver cannot handle times that differ too much.
-    divisible: the rows of `times` are work that several cores or GPUs can share, so that no pair is excluded as too
-    long.
+    This is a linear program (see the module); each task must be able to run on a type with devices.  Pairs of task and
+    type with infinite time are excluded, and pairs that take longer than the sum of all tasks' minimum times: no
+    optimal schedule has them, and the solver cannot handle times that differ too much.  divisible: the rows of `times`
+    are work that several cores or GPUs can share; then no pair is excluded as too long.
     """
     from scipy.optimize import linprog  # takes as long to import as a small plan takes
     from scipy.sparse import csr_array
@@ -91,7 +94,7 @@ def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> 
 def _by_columns(
     solved: Callable[..., Any], times: np.ndarray, counts: Sequence[int], usable: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    """Solve the program over a few pairs of each task, adding pairs by reduced cost."""
+    """Solve the linear program by column generation, from a few pairs of each task."""
     allowed = np.where(usable, times, np.inf)
     chosen = np.zeros(times.shape, dtype=bool)
     rows = np.arange(len(times))[:, None]

@@ -97,10 +97,10 @@ class Actions:
 
 
 class Acting(Window):
-    """A `Window` with all enabled actions, not only starts, and with any observation.
+    """The window of waiting tasks that an agent sees, with all its actions.
 
-    Without enabled actions and with the observation "vector" it is a plain `Window`.  `choice`, if given, chooses the
-    actions: this makes a trained model a scheduler of a run.
+    A `Window` alone has only starts.  Without enabled actions and with the observation "vector" it is a plain `Window`.
+    `choice`, if given, chooses the actions: this makes a trained model a scheduler of a run.
     """
 
     def __init__(

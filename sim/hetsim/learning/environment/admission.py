@@ -74,7 +74,7 @@ class Gate(Relay):
         self.inner.gone(task)
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        """Yield the scheduler's decisions, with waits that end at every change."""
+        """Yield the scheduler's decisions; each of its waits ends at any change."""
         for decision in self.inner.schedule(view):
             if isinstance(decision, Wait):
                 decision = Wait(decision.until)

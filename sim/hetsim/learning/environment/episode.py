@@ -117,7 +117,7 @@ class Episodes:
 
     @property
     def observer(self) -> Callable[[PlanProblem, int, float], Observation] | None:
-        """Function that creates a run's observation, with the shapes of the first run."""
+        """Function for a run's observation, with the first run's shapes; None: the vector."""
         make, first = self._make, self.first
         if make is None or first is None:
             return make
@@ -289,7 +289,10 @@ def _of_sizes(make: Callable[..., Observation], first: Observation, *given: Any)
 
 
 def look_together(several: Sequence[Episodes]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Observe several episodes after each has moved; return arrays of all if plain."""
+    """Observe several episodes after each has moved; return observations and masks.
+
+    None for admission, and for actions or observations that are not the default: each episode then has its own result.
+    """
     if several[0].decides != SCHEDULING or several[0].switches or several[0].first is not None:
         for one in several:
             one._look()

@@ -170,7 +170,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
 
 def space_of(episodes: Episodes) -> spaces.Space[Any]:
-    """Return the observation space of the vector, or of the chosen other observation."""
+    """Return the Gymnasium space of the observation: of the vector, or a chosen one."""
     if (first := episodes.first) is None:
         return spaces.Box(-LIMIT, LIMIT, (episodes.layout.observation,), np.float32)
     if first.shapes is None:  # a function: its first answer tells

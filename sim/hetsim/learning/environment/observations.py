@@ -47,7 +47,10 @@ class Observation:
         """Prepare for a new run."""
 
     def keep(self, first: "Observation") -> None:
-        """Adopt the sizes of the observation of the environment's first load."""
+        """Take the array shapes of the observation of the first load (`first`).
+
+        Raise ScenarioError if this observation has other shapes: an agent needs the same on all loads.
+        """
         if self.shapes is None:
             self.shapes = first.shapes
         if self.shapes != first.shapes:
@@ -244,18 +247,18 @@ class Arrays(Observation):
 
 
 class GraphObservation(Arrays):
-    """Observation `graph`: `dict` with the task graph and data locations.
+    """Observation `graph`: the arrays of `dict`, the task graph, and data locations.
 
-    graph   (tasks, 8): a row for each task that has arrived and not ended, in workload order: 1 (0 in empty rows), 1
-            if it waits for predecessors, 1 if it waits for a device, 1 if it runs, log(shortest time / scale), length
-            of the critical path from its start / scale (in shortest estimated times), predecessors that have not
-            ended, successors.
-    links   (links, 2): rows of `graph` of predecessor and successor, -1 for no link.
-    shown   (window,): the row of `graph` of each task shown, -1 for none.
-    data    (items, 1 + nodes): GB of each item, and by node 1 for a valid copy in host memory, 2 for one on a GPU.
+    The tasks shown are the first `window` waiting tasks.  `scale`: seconds of a typical task.
+    graph   (tasks, 8): a row for each task that has arrived and not ended: 1 (0 in empty rows), 1 if it waits for
+            predecessors, 1 if it waits for a device, 1 if it runs, log(shortest time / scale), length of the critical
+            path from its start / scale (in shortest estimated times), number of unfinished predecessors, of successors.
+    links   (links, 2): for each edge, the rows in `graph` of predecessor and successor; -1: no edge.
+    shown   (window,): the row in `graph` of each task shown; -1: no row.
+    data    (items, 1 + nodes): GB of each item; by node, 1 for a valid copy in host memory, 2 for one on a GPU.
     needs   (window, items): 1 if the task shown reads the item, 2 if it writes it.
-    At most 4,096 tasks have a row, the first in workload order.  The sizes are those of the load with which the
-    environment was created (without a task graph, with about twice as many rows as tasks).
+    The first 4,096 tasks in workload order have a row.  The workload with which the environment was created sets
+    all sizes; without a task graph, `graph` has about twice as many rows as that workload has tasks.
     """
 
     name = "graph"

@@ -59,10 +59,10 @@ class Reward:
         """Record a task that has entered the system."""
 
     def admitted(self, task: Task) -> None:
-        """Record a task that the agent accepted (if rewards are given ahead)."""
+        """Record a task that the agent accepted, for rewards given at admission."""
 
     def started(self, task: Task, end: float, least: float) -> None:
-        """Record a start and the expected end (if rewards are given ahead).
+        """Record a start and its expected end, for rewards given before the task ends.
 
         least: minimum time of the task, which no decision could avoid; 0 if the task could have been rejected.
         """
@@ -74,7 +74,7 @@ class Reward:
         """Record a task that ended without completing."""
 
     def close(self, record: Record) -> None:
-        """End the run; `take` is called at most once more."""
+        """Record the end of the run; `take` is called at most once after it."""
 
     def take(self, now: float) -> float:
         """Return the reward since the last call."""
@@ -242,7 +242,7 @@ class Slowdown(_InSystem):
 
 
 class Goodput(Reward):
-    """One for each task that completes in time; ahead: as soon as that is expected."""
+    """Reward of 1 for each task that completes in time; ahead: once that is expected."""
 
     name: ClassVar[str] = "goodput"
     metric: ClassVar[str] = "goodput_fraction"

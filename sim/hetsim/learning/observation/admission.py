@@ -24,9 +24,9 @@ WORTHLESS = math.exp(-LIMIT)  # minimum weight of a task, so that the logarithm 
 
 
 class AdmissionWindow(Window):
-    """The window of admission: the new task, then the admitted unfinished ones.
+    """Observations for admission: the new task, then the admitted unfinished tasks.
 
-    An observation ends with the entries ASKED: value, the logarithm of the new task's weight.
+    The last entry of an observation (named `value`) is the logarithm of the new task's weight.
     """
 
     decides: ClassVar[str] = ADMISSION

@@ -1,1 +1,1 @@
-"""Training on a scenario, and parts for other libraries."""
+"""Training of policies on a scenario; networks for PyTorch and stable-baselines3."""

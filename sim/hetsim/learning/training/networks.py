@@ -54,7 +54,10 @@ class ActionScores(nn.Module):
         return scored
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Logits for sampling: scores in which waiting is raised (see above)."""
+        """Return logits for sampling: the scores of `plain`, with that of waiting raised.
+
+        Waiting then has the odds against all placements together that it has in `plain` against the best placement.
+        """
         scores = self.plain(observations)
         if self.layout.decides != SCHEDULING:
             return scores

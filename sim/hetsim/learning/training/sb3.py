@@ -42,10 +42,10 @@ class _ActorAndCritic(nn.Module):
 
 
 class ScoringPolicy(MaskableActorCriticPolicy):
-    """An actor-critic policy for MaskablePPO; its actor is an `ActionScores`.
+    """Actor-critic policy for MaskablePPO; the actor is an `ActionScores` network.
 
-    layout: layout of the environment, whose observation is the vector.  hidden, seed: widths of the actor's hidden
-        layers, seed of its first weights; width: width of the critic's two layers.
+    layout: sizes of the environment's observation (which must be `vector`) and of its actions. hidden, seed: widths of
+    the actor's hidden layers, seed of its first weights; width: width of the critic's two layers.
     """
 
     def __init__(

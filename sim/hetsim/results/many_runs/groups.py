@@ -56,7 +56,10 @@ def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np
 def group_contributions(
     values: Mapping[tuple[str, str], np.ndarray], chosen: np.ndarray | slice = slice(None)
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Return, by (group, metric), values whose mean estimates it (`estimands`)."""
+    """Return, by (group, metric), one value per replication.
+
+    The mean of these values estimates the metric of the group (`estimands`).
+    """
     by_key = {}
     for group, name in values:
         if not name.startswith("_"):
@@ -130,7 +133,10 @@ def metrics_in(table: pd.DataFrame) -> list[str]:
 
 
 def telling(table: pd.DataFrame) -> list[str]:
-    """Return the metrics that are not 0 or undefined in all rows; no completed count."""
+    """Return the metrics to show: those whose mean is defined and not 0 in some row.
+
+    The number of tasks is shown even if it is 0, the number of completed tasks never.
+    """
     means = {name: table[name, "mean"].to_numpy(dtype=np.float64) for name in metrics_in(table)}
     defined = {name: values for name, values in means.items() if not np.isnan(values).all()}
     return [name for name, values in defined.items()

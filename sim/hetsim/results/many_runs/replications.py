@@ -31,14 +31,17 @@ class Replications:
     """Replications of one scenario under one policy.
 
     Only values of metrics are kept (`values`: a row per replication), and complete runs with `keep=True`.  Intervals
-    are Student t intervals of the mean of `contributions`.  They estimate, for a mean over customers, the ratio of two
-    expectations, and for any other metric the expectation of a replication's value
+    are Student t intervals over the replications.  A mean over customers is estimated as a ratio of two sums, since the
+    number of customers is random; every other metric as the mean of the replications' values
     (`hetsim.results.one_run.estimands`).  If all replications are identical, since nothing is random, there are no
     intervals.  `remarks`: facts about the runs that a reader should know, such as the warm-up cut and the precision.
     """
 
     def __init__(self, results: Iterable[Result] = (), metrics: Iterable[str] | None = None, *, keep: bool = False):
-        """metrics: to keep beyond the summary (or `Grouping` texts); keep: keep runs, too."""
+        """metrics: kept in addition to the summary, by name or as a text for `Grouping`.
+
+        keep: keep whole runs as well.
+        """
         self.name, self.policy, self.seed = "", "", 0
         self.results: list[Result] = []
         self.warnings: list[str] = []

@@ -105,16 +105,20 @@ class Race:
         del self.values[policy], self.counts[policy]
 
     def _contributions(self, policy: str) -> np.ndarray:
-        """Return one value per replication; their mean estimates a ratio of expectations.
+        """Return one value per replication; their mean estimates that over all customers.
 
-        ratio + (value - ratio) × count / mean count, with ratio and mean count of the first stage: replications remain
-        independent and earlier contributions do not change, as the procedure requires.
+        The value is ratio + (mean of the replication - ratio) × customers / mean number of customers.  Ratio and mean
+        number are those of the first stage: so replications remain independent and earlier values do not change, as the
+        procedure requires.
         """
         values, (ratio, count) = np.array(self.values[policy]), self._first[policy]
         return ratio + (values - ratio) * (np.array(self.counts[policy]) / count)
 
     def start(self) -> None:
-        """End the first stage: compute δ, and the variance of each pair's difference."""
+        """Begin the elimination of policies, after the first stage of replications.
+
+        Computes δ, the smallest difference that matters, and the elimination limit of each pair of policies.
+        """
         first, count = len(next(iter(self.values.values()))), len(self.values)
         if first < 3:
             raise UsageError(f"the first stage of a selection must have at least 3 replications; got {first}")

@@ -168,7 +168,7 @@ class Sweep:
 
     @property
     def shown_metrics(self) -> list[str]:
-        """The metrics to show: that of the precision, and those requested or else usual."""
+        """Metrics to show: the one with a wanted precision, and the chosen or usual ones."""
         usual = [name for name in in_set("sweep") if name in self.table and self.table[name].notna().any()]
         shown = self.metrics or usual
         reached = [] if isinstance(self.replications, int) else [self.replications["metric"]]

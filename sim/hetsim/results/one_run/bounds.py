@@ -227,7 +227,10 @@ def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def _split(loads: np.ndarray, fixed: np.ndarray) -> float:
-    """Return `area_bound` for two types; `fixed`: load of tasks bound to one of them."""
+    """Return the lower bound on the makespan for two types from the sum of work.
+
+    fixed: load of tasks that can only run on one of the types.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.nan_to_num(loads[:, 0] / loads[:, 1], posinf=math.inf)
     order = np.argsort(ratio, kind="stable")

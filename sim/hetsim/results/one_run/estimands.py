@@ -63,7 +63,7 @@ def weight_of(metric: str) -> str | None:
 
 
 def weights(run: Measured, names: Iterable[str]) -> dict[str, float]:
-    """Return the customer counts over which these metrics of a run are averaged."""
+    """Return the numbers of customers over which these metrics of a run are averaged."""
     needed = {weight_of(name) for name in names}
     return {key: float(count(run)) for key, count in WEIGHTS.items() if key in needed}
 

@@ -89,9 +89,10 @@ class _Waits:
 
 
 def causes(result: Run) -> pd.DataFrame:
-    """Return `id`, `class`, `user`, `wait` and seconds by cause of each ready task.
+    """Return a table with the wait of each task that became ready, split by cause.
 
-    A request with stages is one row, with the waits of all its stages.
+    A task is ready when it has arrived and all its predecessors are done.  Columns: `id`, `class`, `user`, `wait`, and
+    the seconds of each of `CAUSES`.  A request with several stages is one row, with the waits of all its stages.
     """
     return _causes(result)[0]
 
@@ -382,7 +383,11 @@ def _decided(record: Record) -> np.ndarray:
 
 
 def _effective(record: Record, decided: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Return when each row's first start took effect; starts are applied one by one."""
+    """Return when the first start of each of these tasks (`row`) was carried out.
+
+    It is later than the decision if each start takes time (`per_start`), since starts are carried out one after
+    another.
+    """
     time = record.input.decisions
     if time is None or not time.per_start or record.launches is None:
         return decided

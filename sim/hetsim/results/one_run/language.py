@@ -37,7 +37,10 @@ def token_times(record: Record) -> dict[str, np.ndarray]:
 
 
 def counts(record: Record) -> dict[str, np.ndarray]:
-    """Return columns `preemptions_KIND`, and with a prefix cache `cached_tokens`."""
+    """Return counts per request: preemptions by kind, such as `preemptions_recompute`.
+
+    With a prefix cache also `cached_tokens`.
+    """
     if not record.input.language:
         return {}
     none = np.zeros(len(record.status), np.int32)
@@ -75,7 +78,7 @@ def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np
 
 
 def due_times(record: Record) -> np.ndarray:
-    """Return when it is decided if each row meets its token limits; NaN: no limit.
+    """Return when it is certain whether a request meets its token limits (NaN: none).
 
     With a limit on the time per further token, this is when the last token is due.  That is counted from the time at
     which the first token is due.  If the first token has no limit, it is counted from the actual first token; if there

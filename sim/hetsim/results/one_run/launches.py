@@ -93,10 +93,10 @@ def launches_of(record: Record, table: ModeTable) -> LaunchColumns:
 
 
 def occupations_of(record: Record, table: ModeTable) -> tuple[LaunchColumns, list[Mode]]:
-    """Return what occupies devices over time, as launches, and the replicas' modes.
+    """Return what occupies devices over time, in the form of launches.
 
-    A replica that serves batches occupies its devices from its start to its end, as one launch; these are the last
-    rows.  The launches of its batches occupy nothing.
+    A replica that serves batches occupies its devices from its start to its end, so it is one launch, and the launches
+    of its batches occupy nothing.  Replicas are the last rows; their modes are returned, too.
     """
     launches = launches_of(record, table)
     if not record.occupied:
@@ -208,7 +208,10 @@ class PlaceColumns:
         return entry, self.flat[np.repeat(first, sizes) + within]
 
     def divided(self, place: np.ndarray, rate: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Divide each place's rate among its devices; return `pairs` and the rate of each."""
+        """Divide the rate of each launch among the devices of its place.
+
+        Returns three arrays with an entry per launch and device: number of the launch, device, and rate of the device.
+        """
         entry, device = self.pairs(place)
         totals = np.maximum(self.totals[place[entry]], 1)
         if not self.over_nodes.any():
@@ -218,7 +221,10 @@ class PlaceColumns:
         return entry, device, rate[entry] * self.amount[begin[place[entry]] + within] / totals
 
     def names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Return a code for each place in `used` and one for no place (-1), and the names."""
+        """Return the names of the places (devices, cores) in `used`, and a code for each.
+
+        One more code stands for no place (-1).
+        """
         cluster = self._record.input.cluster
         texts = []
         for devices, cores in self._used(used):
@@ -230,14 +236,20 @@ class PlaceColumns:
         return self._codes(used, texts)
 
     def node_names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """As `names`, with the names of the places' nodes."""
+        """Return a code for each place (devices of a launch), and node names by code.
+
+        The last entry is for place -1 (no place).  It has the code -1, and so has each place that is not in `used`.
+        """
         cluster = self._record.input.cluster
         nodes = [dict.fromkeys(cluster.devices[d].node for d in devices) for devices, _ in self._used(used)]
         texts = ["+".join([cluster.nodes[n].name for n in sorted(chosen)]) for chosen in nodes]
         return self._codes(used, texts)
 
     def spreads(self, used: np.ndarray) -> dict[str, Any]:
-        """Number of nodes (`hosts`) and racks of each place; last entry: for place -1."""
+        """Return the number of nodes (`hosts`) and racks of each place in `used`.
+
+        A place is the devices of a launch.  The last entry (place -1: none) is 0.  Without racks, `racks` is missing.
+        """
         cluster = self._record.input.cluster
         counts = {"hosts": np.zeros(self.count + 1, np.int32)}
         if any(node.spec.rack is not None for node in cluster.nodes):

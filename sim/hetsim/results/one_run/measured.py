@@ -106,7 +106,10 @@ class Measured:
 
     @property
     def completed(self) -> np.ndarray:
-        """Mask of completed tasks; a call counts in the row of its first attempt."""
+        """Mask of the measured tasks that completed.
+
+        With retries, each attempt is a row: that of the first attempt is True if any completed, the others are False.
+        """
         record = self.result.record
         if record.attempt_of is None:
             return self.status == COMPLETED

@@ -31,7 +31,7 @@ class ModeTable:
         self._offered: dict[Mode, bool] = {}
 
     def codes(self, shape: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """Mode codes of rows given by shape and position; -1 where the position is -1."""
+        """Mode codes from numbers of shapes and mode positions in them; -1: no mode."""
         return position if len(self.offset) == 1 else np.where(position < 0, -1, self.offset[shape] + position)
 
     def column(self, value: Callable[[Mode], float], dtype: type = np.float64) -> np.ndarray:

@@ -136,10 +136,10 @@ class FreeCapacity:
         return fits, free
 
     def verdicts(self, at: np.ndarray, states: Sequence[np.ndarray], count: int) -> np.ndarray:
-        """Return by mode and time interval: FITS, FRAGMENTED, or 0.
+        """Return, by mode and time interval, whether a mode fits: FITS, FRAGMENTED or 0.
 
-        FRAGMENTED: the free capacity of all nodes together would suffice.  0: even that does not.  at: interval (of
-        `count`) in which each state begins; states: arguments of `measure`.
+        FRAGMENTED: it does not fit, but the free capacity of all nodes together would suffice. 0: even that does not.
+        states: columns of node states, the arguments of `measure`; at: interval in which each begins; count: intervals.
         """
 
         def over_time(values: np.ndarray) -> np.ndarray:
@@ -201,9 +201,10 @@ class FreeCapacity:
 
 
 def by_stretch(values: np.ndarray, at: np.ndarray, node: np.ndarray, count: int) -> np.ndarray:
-    """Sum the values of the nodes' states, for each of `count` time intervals.
+    """Sum a value over all nodes, for each of `count` time intervals.
 
-    at: the interval in which each state begins; it ends when the next state of its node begins.
+    values, node: value and node of each state (time without a change on a node); the states of a node are contiguous,
+    in order of time. at: the interval in which each state begins; it ends when the next state of its node begins.
     """
     order = np.argsort(at, kind="stable")
     last = np.searchsorted(at[order], np.arange(count), side="right") - 1
@@ -215,7 +216,7 @@ class RunReplay:
     """A run replayed as time intervals in which capacity is constant."""
 
     def __init__(self, record: Record, table: ModeTable, state: FreeCapacity, further: Sequence[np.ndarray] = ()):
-        """`further`: times at which an interval must end although capacity is constant."""
+        """Prepare the replay; `further`: times at which an interval must end as well."""
         launches, kept = occupations_of(record, table)
         self.record, self.state, self._launches = record, state, launches
         self.modes = [table.modes[code] for code in launches.mode[: len(launches) - len(kept)]] + kept
@@ -241,9 +242,10 @@ class RunReplay:
         return self.state.verdicts(*self.states(), count=len(self.grid))
 
     def states(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Return the interval in which each node state begins, and the states as columns.
+        """Return the interval in which each node state begins, and the states as arrays.
 
-        The columns are the arguments of `measure`; the states of a node are contiguous, in order of time.
+        A state is the free capacity of one node until it changes.  The arrays are the arguments of
+        `FreeCapacity.measure`, with one entry per state; the states of a node are contiguous, in order of time.
         """
         state, size = self.state, len(self.grid)
         if state.slices:

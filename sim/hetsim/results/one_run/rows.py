@@ -18,7 +18,10 @@ def is_retry(record: Record) -> np.ndarray:
 
 
 def met_by_calls(rows: "TableRows", attempt_of: np.ndarray, met: np.ndarray) -> np.ndarray:
-    """Mask of rows that met a limit; a call's result is in its first attempt's row."""
+    """Mask of the rows that met a limit; retries count with their first attempt.
+
+    If any attempt met it, the row of the first attempt (`attempt_of`; -1: none) is True; rows of retries are False.
+    """
     first = rows(attempt_of)
     by_call = np.zeros(len(attempt_of), bool)
     by_call[first[met & (first >= 0)]] = True
@@ -60,7 +63,7 @@ class TableRows:
 
     @cached_property
     def owner(self) -> np.ndarray:
-        """Row of each entry of `members`."""
+        """For each task in `members`, the table's row to which it belongs."""
         assert self.staged is not None
         first = self.staged.first[self.members]
         return np.searchsorted(first if self.chosen is None else self.chosen, first)
@@ -87,7 +90,7 @@ class TableRows:
 
     @cached_property
     def deciding(self) -> np.ndarray:
-        """Return for each row the task whose status the row has.
+        """Return for each request (row) the stage whose status is that of the request.
 
         That is the first stage that failed (or was rejected, ...), else the first unfinished one, else the last one.
         """

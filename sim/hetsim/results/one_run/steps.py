@@ -54,7 +54,10 @@ def steps_table(record: Record) -> pd.DataFrame:
 
 
 def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
-    """Return gaps (s) between the tokens of answers in [low, high], and their counts."""
+    """Return lengths of gaps between tokens of answers (s), and how often each occurs.
+
+    Only gaps whose later token came at a time from `low` to `high` count.
+    """
     if (rows := record.steps) is None:
         return np.empty(0), np.empty(0)
     chosen = np.flatnonzero(rows["sequences"] > 0)

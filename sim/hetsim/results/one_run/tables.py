@@ -43,7 +43,11 @@ SUMS = ("upload", "compute", "download", "overhead", STOPS, MOVES, ENERGY, COST)
 
 
 def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float) -> pd.DataFrame:
-    """Return the task table; `bounded`: its column of slowdowns, bounded by `bound` s."""
+    """Return the task table with one row per request, instead of one per stage.
+
+    frame: the table with a row per stage.  bounded: name of its column of bounded slowdowns.  bound: shortest run time
+    (s) that counts in them.
+    """
     staged = record.input.tasks.staged
     assert staged is not None
     rows = TableRows(record)
@@ -399,7 +403,10 @@ def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np
 
 
 def due_times(record: Record) -> np.ndarray:
-    """Latest time at which it is decided if a row meets its limits; NaN: no limit."""
+    """Return the time at which each task's limits are due; NaN: no limit, or a retry.
+
+    Limits are the deadline and the token limits of requests to language models; the earlier of the two counts.
+    """
     tasks = record.input.tasks
     due = np.full(len(tasks), np.nan) if tasks.deadline is None else tasks.deadline
     due = np.fmin(due, language.due_times(record)) if record.input.language else due

@@ -1,4 +1,4 @@
-"""Modes of tasks drawn from a class, and training steps on several GPUs."""
+"""Modes of tasks whose times are drawn (classes) or computed (training steps)."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -162,7 +162,10 @@ class DrawnModes:
         return mode, times * stretch_of(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
-        """Return the job's slowest step among the kinds of nodes; None: no communication."""
+        """Return the computing and sending of one step of the job.
+
+        If nodes differ, it is the slowest of their steps.  None: the job does not communicate.
+        """
         if (communication := self.demand.communication) is None:
             return None
         cluster, nodes = self.context.cluster, self.demand.used("nodes")
@@ -324,7 +327,10 @@ class DrawnModes:
 
 
 def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:
-    """Return the times on `cores` cores, or on `gpus` GPUs (or a share of one)."""
+    """Return computing times on `cores` cores, or on `gpus` GPUs (or a share of one).
+
+    seconds: function from a device's peak rates to the times.
+    """
     if device.kind == "cpu":
         wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
         return seconds(wide, 1.0)

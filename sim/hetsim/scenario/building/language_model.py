@@ -40,7 +40,7 @@ S = TypeVar("S")
 
 
 class DrawnRequests(Generic[S]):
-    """Base of builders of an entry's service, which they add to the entry's stream."""
+    """Base class for building the service of a `workload:` entry and its requests."""
 
     def __init__(self, service: S, name: str, path: Path_, context: Context):
         self.service = service
@@ -70,7 +70,7 @@ class DrawnRequests(Generic[S]):
 
 
 class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
-    """Builder of the language-model service of one entry, used to build its stream."""
+    """Builder of a `workload:` entry's language-model service and of its requests."""
 
     @cached_property
     def modes(self) -> list[tuple[llm_schema.LanguageModel, Mode]]:
@@ -102,7 +102,10 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return f"the cluster has no accelerator {named}"
 
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
-        """Draw n requests' tokens (into `extra`); return modes, and times if served alone."""
+        """Draw the tokens of n requests; return the modes, with seconds if served alone.
+
+        The tokens become columns (`extra`).
+        """
         if demand.tokens is None:
             text = "the lengths of prompts and answers are missing; give tokens: {prompt: ..., output: ...}"
             raise self.context.fail(self.path, text)
@@ -129,7 +132,10 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return [(mode, kind.times.alone(prompt, output, limit)) for kind, mode in self.modes]
 
     def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
-        """Add the service to the stream; warn if its load is too high."""
+        """Complete the tasks of the entry as requests of this service.
+
+        Warn if the load is too high.
+        """
         stream.language = self.service
         stream.replica_modes = self.modes
         for kind, mode in stream.replica_modes:

@@ -18,7 +18,10 @@ from hetsim.scenario.building.streams import Context, TaskStream, calls_of, with
 def merge(
     streams: list[TaskStream], context: Context, items: list[Item]
 ) -> tuple[Tasks, list[ClosedStream], list[Service], list[LanguageService], Calls | None]:
-    """Merge the streams by arrival; tasks without an arrival time yet (inf) are last."""
+    """Merge the entries' tasks by arrival; those without an arrival (inf) are last.
+
+    Returns the tasks, the closed loops, the services, the language models, and calls that clients repeat (None: none).
+    """
     counts = [len(stream) // stream.depth for stream in streams]
     streams = [with_attempts(stream, context) for stream in streams]
     sizes = [len(stream) for stream in streams]

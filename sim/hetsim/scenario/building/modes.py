@@ -1,4 +1,4 @@
-"""Modes and shapes of a run without duplicates, and checks against the cluster."""
+"""Modes of a run, each one built once, and checks that they fit the cluster."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -173,7 +173,10 @@ class ModeBook:
         return node.cpus if not unit.memory or node.memory is None else min(node.cpus, node.memory // unit.memory)
 
     def _room(self, node: Node, mode: Mode) -> int:
-        """Return how many devices of the mode an empty node can run; on cores 0 or 1."""
+        """Return for how many accelerators of a mode an empty node has cores and memory.
+
+        For a mode on cores: 1 if it fits, else 0.
+        """
         if mode.on_cpu:
             fits = node.cpu.type is mode.type and mode.millicores <= node.cpus * 1000
             return int(fits and (node.memory is None or mode.memory <= node.memory))

@@ -28,7 +28,7 @@ OWN = ("service", "batching")  # Path of an entry's own batching policy.
 
 
 class DrawnService(DrawnRequests[ServiceSpec]):
-    """Builder of the service of one entry, used to build its stream."""
+    """Builder of the service of one `workload:` entry, and its requests."""
 
     @cached_property
     def modes(self) -> list[tuple[Mode, ComputeStage]]:
@@ -108,12 +108,18 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return limit
 
     def ways(self, n: int, label: tuple[str, ...], demand: Demand) -> list[tuple[Mode, np.ndarray]]:
-        """Draw n requests (tokens into `extra`); return their modes and times."""
+        """Draw n requests; return the modes of the service, each with all requests' times.
+
+        Drawn prompt and output tokens are stored in the attribute `extra`. label: name of the random stream.
+        """
         self.extra = {} if demand.tokens is None else self._tokens_of(demand, n, label)
         return self._times(n, label)
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
-        """Return modes and times of the n requests of a trace; `extra`: its other columns."""
+        """Return the modes of n requests that come from a trace, with their times.
+
+        extra: the trace's further columns, such as tokens.
+        """
         self.extra = {key: extra[key] for key in TOKENS if key in extra}
         return self._times(n, (self.name,))
 
@@ -214,7 +220,10 @@ def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: floa
 
 
 def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
-    """Return minimum and mean seconds of a request (without tokens, both the mean)."""
+    """Return minimum and mean seconds that a request adds to its batch.
+
+    If times do not depend on tokens, both are the mean.
+    """
     if compute.by_tokens:
         return float(times.min()), float(times.mean())
     mean = 0.0 if compute.per_item is None else float(compute.per_item.mean)
@@ -229,7 +238,10 @@ def serving_of(entry: WorkloadEntry, name: str, path: Path_, context: Context) -
 
 
 def service_of(stream: TaskStream, spec: ServiceSpec, rows: np.ndarray, tasks: Tasks) -> Service:
-    """Return the service of a stream; `rows`: the rows of its requests, by arrival."""
+    """Return the service whose requests are the tasks of a `workload:` entry.
+
+    rows: the rows of these tasks, by arrival.
+    """
     shape = tasks.shapes[tasks.shape[rows[0]]]
     times = tasks.estimate[rows][:, : len(shape.modes)]
     alike = bool((times == times[0]).all() and (tasks.time[rows][:, : len(shape.modes)] == times[0]).all())

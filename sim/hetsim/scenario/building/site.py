@@ -81,7 +81,7 @@ def default_of(cluster: Cluster) -> Partition | None:
 
 
 def drawn_partition(demand: Demand, path: Path_, context: "Context") -> Partition | None:
-    """Return the partition of a drawn class's tasks; ScenarioError if it is unknown."""
+    """Return the partition of an entry's drawn tasks; ScenarioError if it is unknown."""
     if (given := demand.partition) is None:
         return default_of(context.cluster)
     if isinstance(given, PartitionColumn):

@@ -133,7 +133,10 @@ def _alike(arrivals: Any, demand: Demand) -> bool:
 def _arrivals(
     entry: WorkloadEntry, name: str, path: Path_, context: Context
 ) -> tuple[np.ndarray, list[tuple[float, int]]]:
-    """Return arrivals (inf if decided during the run) and changes of client numbers."""
+    """Return the arrival times of an entry, and how its number of clients changes.
+
+    A time is inf if it is only known during the run (closed loops).
+    """
     arrivals: Any = entry.arrivals
     until = min(context.horizon, math.inf if entry.until is None else entry.until)
     limited = entry.count is not None or math.isfinite(until)

@@ -91,7 +91,10 @@ class Document:
                 yield number, ("workload", *((number,) if isinstance(entries, list) else ()), *keys), value
 
     def _written(self, path: Path_) -> Path_:
-        """Return the path as in the file: a mapping in place of a list has no index 0."""
+        """Return the path of a key as the file has it.
+
+        Where the file has one mapping in place of a list of one, the path has no index 0.
+        """
         here, written = self.data, []
         for part in path:
             if part == 0 and isinstance(here, dict):

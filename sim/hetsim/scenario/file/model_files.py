@@ -62,7 +62,10 @@ class _Config:
         return self.text.get(key, self.read.data.get(key))
 
     def number(self, *keys: str, default: int | None = None) -> int:
-        """Return the first value given for these keys; above 0, unless the default is 0."""
+        """Return the first value given for these keys, as a whole number.
+
+        ValueError if it is not above 0 (default 0: at least 0), or if there is neither a value nor a default.
+        """
         key = next((one for one in keys if self.value(one) is not None), keys[0])
         value = self.value(key)
         if value is None and default is not None:

@@ -32,7 +32,10 @@ class Profiled(Mirror):
 
 
 def included(value: Any, section: str, model: type[BaseModel], info: ValidationInfo) -> Any:
-    """Return the mapping with the keys of its `profile`; KeyProblem if it is invalid."""
+    """Return the mapping, completed by the keys of the file that its `profile` names.
+
+    KeyProblem if the file is invalid.
+    """
     if not isinstance(value, dict) or value.get("profile") is None:
         return value
     named = value["profile"]
@@ -65,7 +68,7 @@ OF_TOKENS = {"kind", "step", "kv", "engine", "interval"}  # keys that only servi
 
 
 def anchored(part: Any, folder: Path) -> Any:
-    """Return a part of a file in `folder`; paths of files become absolute."""
+    """Return this part of a file with absolute paths; `folder`: that of the file."""
     if isinstance(part, list):
         return [anchored(one, folder) for one in part]
     if not isinstance(part, dict):

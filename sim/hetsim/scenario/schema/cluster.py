@@ -131,7 +131,10 @@ class SharingSpec(Mirror):
             raise KeyProblem("pairs", f"pairs need sharing timeslice or mps; got {self.kind}")
 
     def cut(self) -> Sharing:
-        """Return the sharing, with layouts of slices and pairs (class, other, slowdown)."""
+        """Return these keys as the `Sharing` of a device type.
+
+        Layouts of MIG slices are computed; `pairs` become rows (class, other class, slowdown); inf: no sharing.
+        """
         rows = ((one, *row) for one, others in self.pairs.items() for row in others.items())
         pairs = tuple((one, other, math.inf if slower is None else slower) for one, other, slower in rows)
         return self.made(layouts=cuts_of(self.layouts, self.profiles), pairs=pairs)
@@ -221,7 +224,7 @@ class NodeNetworkSpec(Profiled):
     upload: BytesPerSecond | None = None
     """Another name of out."""
     download: BytesPerSecond | None = None
-    """Another name of in."""
+    """Another name of the key `in`."""
 
     def _check_keys(self) -> None:
         for first, second, words in (
@@ -384,7 +387,7 @@ class ClusterSpec(Model):
 
 
 def listed(trace: Any, base: str) -> list[dict[str, Any]]:
-    """Return the nodes in the file of the key `trace`, as for the key `nodes`."""
+    """Return the nodes in the file of the key `trace`, in the form of the key `nodes`."""
     from hetsim import registry
     from hetsim.scenario.schema.policy import parameter_model
 

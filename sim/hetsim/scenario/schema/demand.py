@@ -49,7 +49,7 @@ class Speedup(Model):
     """`{speedup: 24}`: 24 times the time that was drawn for the reference mode."""
 
     speedup: Positive
-    """Factor on the time drawn for the reference mode: 24 takes 24 times as long."""
+    """Factor by which the time drawn for the reference mode is multiplied (24: 24 times as long)."""
 
 
 Time = Annotated[
@@ -157,7 +157,10 @@ PartitionOf = Annotated[Annotated[Name, VALUE] | Annotated[PartitionColumn, MAPP
 
 
 class Occupied(Model):
-    """Resources of a launch: keys of modes, tasks and variants of a service."""
+    """Resources that a launch occupies.
+
+    These are keys of modes, of tasks, and of the variants of a service.
+    """
 
     USED: ClassVar = {"gpus": 1.0, "memory": 0}
 
@@ -184,7 +187,7 @@ class Held(Occupied):
     profile: Annotated[Name, AfterValidator(lambda name: looked_up(profiles.profile, name) and name)] | None = None
     """Name of a built-in job profile, such as cnn_training, from which times are computed."""
     batch: Annotated[Count, Field(le=10**9)] | None = None
-    """Batch size: items in a step of the profile."""
+    """Batch size: number of items that each step of the job profile processes."""
     steps: StepCount | None = None
     """Steps of the profile: a whole number, or a distribution whose values are rounded."""
     efficiency: Share | None = None
@@ -279,7 +282,10 @@ def _check_share(work: Work | None, gpus: float | None, scaling: Any = None) -> 
 
 
 class Demand(Held):
-    """Keys of a workload entry and of its classes; keys of a class have precedence."""
+    """Needs of a task: keys of a workload entry, or of one of its classes.
+
+    Keys of a class have precedence over those of its entry.
+    """
 
     FIRST: ClassVar = ("class", "gpu_time", "gpu_time.*", "cpu_time", "modes", "scaling")
     USED: ClassVar = {"span": "node", "priority": 0.0, "estimates": "exact"}

@@ -54,7 +54,7 @@ class Drift(Model):
     cv: Share = 0.0
     """Coefficient of variation of the lognormal factor on all steps of a replication."""
     mean: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Mean of the factor on all steps: 1.05 makes steps on average 5 % longer than the service states."""
+    """Mean of this factor: with 1.05 steps take on average 5 % longer than `step` says."""
 
     def factor(self, generator: np.random.Generator) -> float:
         variance = math.log1p(self.cv**2)
@@ -138,8 +138,10 @@ class LanguageModel(Profiled, Replicas):
     """Draw a random factor on all steps of a replication, from interval or, with engine, from the errors on measured
     servers."""
     interval: tuple[StepFactor, StepFactor] | None = None
-    """90 % interval of a factor on all steps, as `hetsim calibrate` writes it. Without uncertain, the factor is the
-    middle of the interval (geometric mean)."""
+    """90 % interval of the factor on all step times, as `hetsim calibrate` writes it.
+
+    Unless the key `uncertain` is set, the factor is the middle of the interval (geometric mean).
+    """
     drift: Drift | None = None
     """Random variation of a server's speed from run to run: a factor on all steps of a run, {cv: 2%, mean: 1}."""
     also_on: list[AlsoOn] = []
@@ -381,14 +383,17 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def decodes_on(self) -> LanguageModel:
-        """The service with the keys of the device type that decodes."""
+        """The service as it is on the devices that decode, with their own keys, if apart."""
         return self._named(None if self.disaggregated is None else self.disaggregated.decode_on)
 
     def _named(self, device: str | None) -> LanguageModel:
         return next((kind for kind in self.kinds if kind.device == device), self)
 
     def starts(self, kind: LanguageModel) -> tuple[int, int]:
-        """Return a kind's initial numbers of replicas: decoding (or both), only prefill."""
+        """Return the initial number of replicas on a device type, of two kinds.
+
+        First those that decode (or do all), then those that only prefill (of a disaggregated service; else 0).
+        """
         if (apart := self.disaggregated) is not None:
             decode = apart.decode if kind.device == self.decodes_on.device else 0
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0

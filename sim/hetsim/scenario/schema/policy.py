@@ -283,7 +283,10 @@ def _parameter_problems(
 
 
 def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a policy; for an order function, of the list scheduler."""
+    """Return the parameters that a scenario can give to a policy.
+
+    An order function is used by the list scheduler, so these are the list scheduler's parameters.
+    """
     if kind == "scheduler" and not inspect.isclass(item):
         parameters = registry.parameters(_list_scheduler())
         parameters.pop("order", None)

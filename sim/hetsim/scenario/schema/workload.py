@@ -132,7 +132,7 @@ class Resample(Model):
     block: "Annotated[Seconds, forbid(lambda time: time == 0, 'must be above 0')] | None" = None
     """Length of the blocks that are drawn from the trace, in the trace's own time."""
     by: Literal["user", "row"] | None = None
-    """user: draw users, with all their jobs; row: rows in random order, up to gpu_demand."""
+    """user: draw users, with all their jobs; row: draw single rows until `gpu_demand` is reached."""
     gpu_demand: Positive | None = None
     """With by: row, the GPUs that all drawn rows request together, as a multiple of the cluster's GPUs."""
 
@@ -174,7 +174,10 @@ def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> 
 
 
 def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Resample users with their rows; return rows, copy numbers, and number of users."""
+    """Draw users with replacement, each with all rows of the trace.
+
+    Return the rows, for each row the number of the user's copy (0 for the first), and the number of users.
+    """
     import pandas as pd
 
     codes, names = pd.factorize(user, use_na_sentinel=False)
@@ -190,9 +193,11 @@ def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, 
 def by_row(
     gpus: np.ndarray, capacity: float, demand: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resample rows until they request demand × capacity GPUs; return rows and times.
+    """Draw rows of a trace that together request up to demand × capacity GPUs.
 
-    ValueError if no row requests a GPU.
+    gpus: GPUs that each row requests; capacity: GPUs of the cluster.  Returns the positions of the drawn rows, in
+    random order, and their arrival times: at second x, the rows so far request x % of the capacity.
+    ValueError if no row requests a GPU, or the cluster has none.
     """
     if not capacity:
         raise ValueError("gpu_demand needs GPUs, but the cluster has none")

@@ -274,7 +274,10 @@ class Architecture(Frozen):
 
     @property
     def expert(self) -> int:
-        """Number of weights of one expert per layer, summed over all layers."""
+        """Number of weights of one expert, summed over all layers.
+
+        Each layer has its own experts; one expert of each layer is counted.
+        """
         return self.weights_of("expert")
 
     @property
@@ -363,7 +366,10 @@ class Architecture(Frozen):
         return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT
 
     def stored(self, devices: int) -> int:
-        """Return the bytes stored per token (all GPUs) for a context of `CONTEXT` tokens."""
+        """Return the bytes of KV cache per token, summed over all GPUs.
+
+        They are averaged over a context of `CONTEXT` tokens, since some layers store only a window.
+        """
         if self.indexer is not None:  # it may choose any token
             return self.bytes_per_token * self._copies(devices)
         return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)

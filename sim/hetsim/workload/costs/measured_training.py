@@ -196,7 +196,10 @@ class TrainingCurve:
         return {}
 
     def _rates_and_times(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the fraction of work per `unit` s by epoch, and the bounds of epochs."""
+        """Return, for each epoch, the share of the job's work done in `unit` seconds.
+
+        Also returns the times at which epochs begin and end, in the same unit.
+        """
         progress = self.application.progress
         with np.errstate(divide="ignore"):
             rates = self.application.speeds(layout, self.batch) / progress[-1] * unit

@@ -251,7 +251,7 @@ class Work(Frozen):
     launch_overhead: Seconds | None = None
     """Time to start a kernel. Default: the device's own overhead."""
     steps: Annotated[int, Field(ge=0, strict=True)] = 1
-    """Number of steps."""
+    """Number of equal steps that the work consists of."""
     kernels: Whole = 1
     """Number of kernels per step; each kernel pays the launch overhead."""
     launch: KernelLaunch | None = None

@@ -68,7 +68,7 @@ class MarkovModulatedPoisson(ArrivalProcess):
     switching: list[list[PerSecond]] | None = None
     """Transition rates between states, one row per state, 0 on the diagonal; in place of holding."""
     holding: list[Interval] | None = None
-    """Mean time in each state; the states follow each other in a cycle; in place of switching."""
+    """Mean time in each state; the states follow each other in a cycle. Replaces `switching`."""
 
     def _check_keys(self) -> None:
         if (self.switching is None) == (self.holding is None):
@@ -275,7 +275,7 @@ class Burst(ArrivalProcess):
     every: Interval | None = None
     """Time between the starts of two bursts, from 0 s on; in place of at."""
     at: "Annotated[list[Seconds] | None, BeforeValidator(lambda at: [at] if isinstance(at, str | int) else at)]" = None
-    """Start of the bursts: a time or a list of times; in place of every."""
+    """Start of the bursts: a time or a list of times; replaces the key `every`."""
     over: Seconds = 0.0
     """Time over which the arrivals of a burst are spread."""
 

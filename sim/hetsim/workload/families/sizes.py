@@ -157,7 +157,7 @@ class Branch(OverQuantity, Generic[Q]):
     weight: Number
     """Probability of this branch, relative to the other branches."""
     mean: Annotated[Q, ABOVE_ZERO]
-    """Mean value of this branch."""
+    """Mean value of the exponential distribution in this branch of the mixture."""
 
 
 class Hyperexponential(Distribution, Generic[Q]):

@@ -157,7 +157,7 @@ class Round:
         return self.state.max_of_group[group] - holds - sum(job.amount for job in self.given if job.group == group)
 
     def ends(self, node: int) -> list[tuple[float, float]]:
-        """Return (expected end, amount) of each job on a node; overdue jobs end now."""
+        """Return (expected end, GPUs or cores) of each job on a node; late ones end now."""
         entries = [(max(end, self.now), need) for end, need in self.state.running[node].values()]
         entries += [(self.now + job.estimate, job.demand[1]) for job in self.given if node in job.nodes]
         return sorted(entries)
@@ -239,7 +239,10 @@ class FreeLevels:
 
 
 class Examined:
-    """A rule with its own queue, and the starts that it predicts (NaN: not judged)."""
+    """A scheduling rule replayed along the log, and the starts that it predicts.
+
+    It has its own queue of waiting jobs.  A prediction of NaN is not judged.
+    """
 
     def __init__(self, rule: Rule, count: int, cycle: float, prefer: Prefer | None):
         self.rule, self.cycle, self.prefer = rule, cycle, prefer
@@ -248,7 +251,7 @@ class Examined:
         self.begin(())
 
     def begin(self, waiting: Iterable[LoggedJob]) -> None:
-        """Begin a judged interval with the jobs that wait at its start."""
+        """Begin a part of the log that is judged; `waiting`: the jobs that wait then."""
         self.queue = sorted(self._entry(job) for job in waiting if math.isnan(self.predicted[job.row]))
         self.coming: list[LoggedJob] = []  # jobs that it has started and the record will within a cycle
 
@@ -418,9 +421,11 @@ def examine(
     jobs: list[LoggedJob], sizes: list[float], max_of_group: dict[int, float], rules: list[Rule], cycle: float,
     prefer: Prefer | None = None,
 ) -> list[Examined]:  # fmt: skip
-    """Apply all rules at every instant of a log; return the starts that they predict.
+    """Apply scheduling rules at every instant of a log; return their predicted starts.
 
-    Starts outside the judged intervals (`stretches_of`) are NaN.  `prefer`: node score, lowest first (None: by number).
+    sizes: GPUs (or cores) by node; max_of_group: limit by group of jobs. cycle: seconds between a site's decisions.
+    prefer: score of a node, lowest first; None: nodes by number.  If the log is large, only parts of it are judged
+    (`stretches_of`); starts outside these parts are NaN.
     """  # fmt: skip
     half_lives = {rule.half_life for rule in rules if rule.order == "usage"}
     state = RecordedState(sizes, max_of_group, half_lives, max(job.user for job in jobs) + 1)

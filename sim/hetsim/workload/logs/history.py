@@ -159,7 +159,10 @@ class ArrivalTimes:
         self.bounds = first, last - horizon
 
     def draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw ascending arrival times (s) before the horizon, and rows of similar jobs."""
+        """Draw ascending arrival times (s) before the horizon, from a part of the log.
+
+        Also returns the rows of the jobs that arrived then.
+        """
         if self.begins is not None and len(self.begins) >= 3:
             begin = float(random.choice(self.begins))
         else:

@@ -75,8 +75,9 @@ class Identified:
 def identify(
     table: TaskTable, capacity: float | None = None, sizes: dict[str, float] | None = None, cut: bool = False
 ) -> Identified | None:
-    """Judge all rules on a log; return None without recorded starts or waits.
+    """Find the scheduling rules and placements that explain a log, from best to worst.
 
+    None if the log has no recorded starts or waits, or too few jobs to judge.
     `capacity`: number of GPUs (or cores) of the cluster, if known.  `sizes`: the number on each node, by name.  `cut`:
     the log begins with the jobs that run or wait at that time.
     """
@@ -143,7 +144,7 @@ def identify(
 
 
 def candidates(half: Explained) -> Iterator[Rule]:
-    """Yield all rules to be judged, each with and without the inferred limits."""
+    """Yield the scheduling rules that are tried on a log, with and without its limits."""
     rules = [Rule("arrival", discipline) for discipline in ("block", "skip", "easy", "conservative")]
     static = [order for order in KEYS if order not in ("arrival", "class")]
     rules += [Rule(order, discipline) for order in static for discipline in ("block", "skip")]
@@ -162,11 +163,11 @@ def candidates(half: Explained) -> Iterator[Rule]:
 
 
 def cycle_of(jobs: Jobs, half: Explained) -> float:
-    """Return the cycle: seconds between decisions (at least 1), from waits of jobs.
+    """Return the seconds between a site's decisions (at least 1), inferred from waits.
 
     Only jobs that fit and arrive while no other job waits are used.  Such a job waits only for the next decision, so
     that its wait is uniform between 0 and the cycle.  The 90 % quantile of the waits divided by 0.9 estimates the
-    cycle; waits above 1.2 times this estimate have other causes.  The longest of the other waits is returned.
+    cycle; waits above 1.2 times this estimate have other causes.  The longest wait below this limit is returned.
     """
     before = np.searchsorted(np.sort(jobs.start), jobs.arrival, side="right")
     alone = np.searchsorted(jobs.arrival, jobs.arrival, side="left") <= before

@@ -29,9 +29,10 @@ class Limits:
 
 @dataclass
 class Order:
-    """Pairs of classes (first, second, ...), where the first has priority.
+    """Pairs of classes of which the first has priority, as inferred from a log.
 
-    Each pair contains the number of waiting jobs of the second class that the first overtook, and vice versa.
+    A pair is (first, second, a, b): jobs of the first class overtook `a` waiting jobs of the second one, and those of
+    the second class `b` of the first.
     """
 
     kind: str
@@ -67,7 +68,10 @@ def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Lim
 def _limit(
     jobs: Jobs, steps: HeldSteps, rows: np.ndarray, capacity: float, warm: float
 ) -> tuple[float, float, int] | None:
-    """Return a group's limit, the seconds it blocks jobs, and starts right after ends."""
+    """Return a group's limit, the seconds for which it blocks jobs, and a count.
+
+    The count is that of starts that follow immediately on an end of a job of the group.  None if too few jobs waited.
+    """
     waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm) & jobs.evidence[rows]]
     if len(waited) < FEW:
         return None
@@ -100,7 +104,10 @@ def _limit(
 
 
 def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bool:
-    """Return True if `prompt` of `roomy` starts right after an end are beyond chance."""
+    """Return True if too many starts follow right after an end for it to be chance.
+
+    prompt: number of such starts; roomy: of all starts for which there was room.
+    """
     from scipy.stats import binom
 
     gaps = np.minimum(np.diff(np.append(ends, max(last, ends[-1]))), PROMPT)
@@ -119,7 +126,10 @@ def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
 
 
 def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int, tuple[HeldOverTime, float]]:
-    """Return, by job of a group with a limit, the group's use over time and the limit."""
+    """Return, by row of a job, the use over time and the limit of the job's group.
+
+    Jobs of groups without a limit are left out.
+    """
     if limits is None:
         return {}
     at_limit: dict[int, tuple[HeldOverTime, float]] = {}
@@ -202,7 +212,11 @@ def order_of(jobs: Jobs) -> Order | None:
 
 
 def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Count, as [a, b], jobs of class b overtaken by class a; and waiting jobs of b."""
+    """Count how often jobs overtook others, by class.
+
+    Returns [a, b]: the number of waiting jobs of class b that any job of class a overtook; and the waiting jobs by
+    class.
+    """
     passing, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
     chosen = np.flatnonzero((jobs.wait > SHORT) & jobs.evidence)
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_JOBS)).astype(int)] if len(chosen) else chosen

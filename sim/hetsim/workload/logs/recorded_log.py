@@ -238,7 +238,7 @@ class HeldSteps:
 
 
 def chosen_of(jobs: Jobs, steps: HeldSteps) -> np.ndarray:
-    """Return rows of waiting jobs; in large logs `MAX_JOBS` of them, evenly spaced."""
+    """Return the rows of jobs that waited; of many only `MAX_JOBS`, evenly spaced."""
     rows = np.flatnonzero(steps.last > steps.first)
     return rows if len(rows) <= MAX_JOBS else rows[np.linspace(0, len(rows) - 1, MAX_JOBS).astype(int)]
 

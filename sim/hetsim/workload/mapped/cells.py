@@ -1,4 +1,4 @@
-"""Cells of a log with its own columns: instants, durations, sizes and counts.
+"""Readers of single cells of a log that has a user's own columns.
 
 A cell reader accepts a text (CSV), or a number, a date or a duration (Parquet, JSON), and returns a number in seconds,
 bytes or units.  If it raises ValueError, the message continues a sentence that begins with the cell.
@@ -246,7 +246,7 @@ def check_form(form: str) -> None:
 
 
 class Instants:
-    """Reader of instants: dates as seconds since 1970, others in s on the log's clock.
+    """Reader of instants: dates become seconds since 1970, numbers stay in s.
 
     A local time that occurs twice when clocks are set back is returned as `Twice`; `skipped` counts local times that do
     not exist, because clocks were set forward.

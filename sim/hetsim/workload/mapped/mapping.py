@@ -161,7 +161,10 @@ def _checked(value: Any, check: Callable[[str], object]) -> str:
 
 
 def forms_of(value: Any) -> dict[str, str]:
-    """Return the date formats of `time:` by job attribute; key "": all attributes."""
+    """Return the date formats that the key `time` of a log mapping states.
+
+    The result is by job attribute, such as `arrival`; the key "" means all attributes.
+    """
     if isinstance(value, dict) and set(value) == {""}:
         return value
     if not isinstance(value, dict):
@@ -207,7 +210,10 @@ def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
 
 
 def fold_of(value: Any) -> Fold:
-    """Return the rule in `fold: {by: id, columns: {start: min, gpus: max}}`."""
+    """Return the rule by which rows of a log are merged into one job (key `fold`).
+
+    Example: {by: id, columns: {start: min, gpus: max}} keeps the first start and the maximum of gpus of each id.
+    """
     return value if isinstance(value, Fold) else Fold(*_by_and_rules(value, "fold"))
 
 

@@ -132,7 +132,10 @@ class PickedColumns:
         return TIME[unit]
 
     def times(self, name: str, factor: float, what: str) -> list[float]:
-        """Read times in units of `factor` s; 0 is an error unless `what` is ""."""
+        """Read a column of times in units of `factor` s.
+
+        what: name of that which takes this time, for the error if it is 0; "": 0 is allowed.
+        """
 
         def read(cell: Any) -> float:
             value = bounded(scaled(cell, factor))
@@ -235,7 +238,10 @@ class _Table:
             self.last = size
 
     def result(self, expected: bool, ranks: list[float]) -> Found:
-        """Return sizes, seconds, spreads; `expected`: rows begin with the expected time."""
+        """Return batch sizes, seconds, and spreads of these times.
+
+        expected: rows begin with the expected time, before quantiles of the ranks.
+        """
         sizes = sorted(self.rows)
         seconds, spreads = [], []
         for size in sizes:

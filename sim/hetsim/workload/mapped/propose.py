@@ -45,7 +45,10 @@ ORDER = (
 
 
 def proposal_of(path: Path, form: str | None, separator: str | None, known: str | None) -> Proposal:
-    """Propose a mapping of a log; if it is incomplete, the recognized format `known`."""
+    """Propose how to read a log with unknown columns.
+
+    If that is incomplete, the format `known` that was recognized is proposed instead.
+    """
     try:
         file_form = form or form_of(path)
         proposal = propose(path, file_form, rows_of(path, file_form, separator))
@@ -229,7 +232,10 @@ def _times(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _form_of_numbers(column: Column) -> str:
-    """Return the format of numeric instants: an epoch if they are large, else a unit."""
+    """Return the format of a column of numeric times; "" without positive numbers.
+
+    Large numbers count from 1970 (`epoch s`, `epoch ms`, ...); else the format is the unit in the column's name, or s.
+    """
     numbers = [value for value in column.numbers or [] if value > 0]
     if not numbers:
         return ""
@@ -302,7 +308,10 @@ def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, 
 
 
 def _amounts_of_each(column: Column, there: dict[str, Any], found: Proposal) -> None:
-    """Note in `found.unsure` that GPUs and cores may be per unit of this column."""
+    """Note in `found.unsure` that GPUs and cores may be per unit of this column.
+
+    (For example, the column may be a number of nodes, and `gpus` the GPUs of each node.)
+    """
     if column.name not in there.values():
         for target in ("gpus", "cpus"):
             if isinstance(there.get(target), str):

@@ -155,7 +155,7 @@ class KueueObjects:
         return float(count) if count == 1 or apart else 0.0
 
     def _more(self, spec: dict[str, Any], status: dict[str, Any], ended: bool) -> dict[str, str]:
-        """Return the flavors, topology and closed gate that restrict a workload."""
+        """Return what restricts a workload: flavors, topology, a closed preemption gate."""
         specs = {name: one["spec"] for name, (_, one) in self.kinds.get("ResourceFlavor", {}).items()}
         names, parts = list(specs), () if ended else (status.get("admission") or {}).get("podSetAssignments") or ()
         for pods in spec["podSets"]:

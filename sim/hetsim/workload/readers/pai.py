@@ -155,7 +155,7 @@ class InstanceSpan(NamedTuple):
 
 
 class Owners:
-    """The jobs of a job table, by name."""
+    """Users and start times of the jobs in a job table, by name of the job."""
 
     def __init__(self, path: Path | None = None):
         self._users = Texts()

@@ -116,7 +116,10 @@ class SlurmConf:
         return math.inf if limit is None or math.isnan(limit) else limit
 
     def site(self) -> dict[str, Any]:
-        """Return `site:`, with the partitions that have nodes."""
+        """Return `site:` of the scenario: the rule at time limits, and the partitions.
+
+        Partitions without nodes are left out.
+        """
         used = {name for node in self.nodes for name in node.get("partitions", ())}
         line, grace = self.keys.get("overtimelimit", (0, "0"))
         over = self.seconds(line, "OverTimeLimit", grace)

@@ -87,7 +87,10 @@ def _padded(values: array, count: int, filler: float) -> np.ndarray:
 
 
 class Blocks:
-    """Blocks of rows, in order: one in memory or, with `folder`, many in a file there."""
+    """Rows of a log in blocks, in their order.
+
+    Without `folder` one block in memory; with it, all but the last one are in a temporary file there.
+    """
 
     def __init__(self, folder: Path | None = None):
         self.current = RowBlock()

@@ -69,7 +69,7 @@ Moment = Annotated[float, PlainValidator(_moment), WithJsonSchema(_EXAMPLES)]  #
 
 @dataclass(frozen=True)
 class LogCut:
-    """The options common to all readers of job logs; the module describes them."""
+    """Options of all readers of job logs; the module's docstring explains them."""
 
     since: Moment = 0.0
     until: Moment | None = None

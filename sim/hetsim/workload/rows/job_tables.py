@@ -222,7 +222,10 @@ class Assembly:
         return table
 
     def _in_order(self, block: RowBlock, kept: np.ndarray) -> np.ndarray | None:
-        """Return the selected rows (None: all); equal arrivals by id in an unsorted file."""
+        """Return the positions of the rows that are used; None: all rows, in their order.
+
+        If the file is not sorted by arrival but ids increase with arrivals, rows with equal arrivals are sorted by id.
+        """
         arrival = np.frombuffer(block.arrival)
         if not (np.diff(arrival) < 0).any() or len(np.unique(arrival)) == len(arrival):
             return None if kept.all() else np.flatnonzero(kept)
@@ -245,7 +248,7 @@ class Assembly:
     def _recorded(
         self, table: TaskTable, arrival: np.ndarray, start: np.ndarray | None, due: np.ndarray | None
     ) -> None:
-        """Set recorded starts and deadlines, at the same time after the arrival as logged."""
+        """Set recorded starts and deadlines: as long after the arrival as in the log."""
         if start is not None and self.columns.numbers["start"]:
             wait = start - arrival
             if self.log.cut.warm_start:  # from the cut on; those that were moved behind it start when they did
@@ -256,9 +259,9 @@ class Assembly:
             table.numbers["deadline"] = table.arrival + (due - arrival)
 
     def _warm_up(self, when: np.ndarray, start: np.ndarray | None, warm: np.ndarray) -> np.ndarray:
-        """Return the state of each job at the cut: 0 not arrived, 1 running, 2 waiting.
+        """Return each job's state at time 0 of a warm start: 0 new, 1 running, 2 waiting.
 
-        Changes `when`: running jobs are submitted at 0, all other jobs at `BEHIND` or later.
+        Changes the arrivals `when`: running jobs arrive at 0, others at `BEHIND` (1 ms) or later. warm: earlier jobs.
         """
         runs = warm & (np.full(len(when), np.inf) if start is None else start <= self.begin)
         when[warm] = 0.0
@@ -269,7 +272,10 @@ class Assembly:
         self, duration: np.ndarray, start: np.ndarray | None, estimate: np.ndarray | None,
         numbers: dict[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray | None]:  # fmt: skip
-        """Return the times and estimates that remain at the cut; reduce time limits, too."""
+        """Return the times and estimates that remain at time 0 of a warm start (seconds).
+
+        Also reduces the time limits in `numbers`.  Jobs that have not started keep their times.
+        """
         if start is None:
             return duration, estimate
         done = np.nan_to_num(np.maximum(0.0, self.begin - start))

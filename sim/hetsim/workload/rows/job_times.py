@@ -45,7 +45,10 @@ class HeldOverTime:
         return self._level_above(MOMENT)
 
     def common(self) -> float:
-        """Return the level that is exceeded for at most `COMMON_SHARE` of the time in use."""
+        """Return the number of devices in use that is exceeded only rarely.
+
+        Rarely: for at most `COMMON_SHARE` of the time in which any is in use.
+        """
         return self._level_above(max(COMMON_SHARE * float(self.length[self.level > 0].sum()), MOMENT))
 
     def _level_above(self, seconds: float) -> float:
@@ -70,7 +73,7 @@ Times = tuple[float, float | None, float | None]  # arrival, start, run time
 
 @dataclass
 class _Open:
-    """A job for which several times are possible."""
+    """A job of a log whose columns of times allow several starts and ends."""
 
     what: str
     options: list[Times]
@@ -144,7 +147,7 @@ class JobTimes:
         return times
 
     def added(self, position: int) -> None:
-        """Set the row of the job of the last `settle`; negative: the job is skipped."""
+        """Set the row of the job that `settle` was last called for; negative: it has none."""
         if self._last is not None and position >= 0:
             self._last.position = position
             self._open.append(self._last)
@@ -153,7 +156,10 @@ class JobTimes:
     # With the rest of the log ---------------------------------------------------------------------------------
 
     def finish(self, separate: bool = False) -> None:
-        """Decide the remaining times; `separate`: attempts of a job must not overlap."""
+        """Decide which of several possible times each remaining job has.
+
+        They are decided by order and free devices.  `separate`: attempts of a job must not overlap.
+        """
         jumps = [one for one in self._open if one.what == JUMP]
         if len(jumps) > max(COMMON * self.compared, 1) and self.compared >= ENOUGH:
             text = f"{len(jumps):,} jobs {JUMP}, too many for errors of clocks: the duration is used"
@@ -268,7 +274,10 @@ class _Rest:
         self._by_rank, self.slack = by_ids(np.where(self.settled, self.rank, np.nan), self.arrival)
 
     def around(self, position: int) -> tuple[float, float]:
-        """Return the arrivals of the decided jobs with the next lower and next higher id."""
+        """Return the arrivals of the jobs with the next lower and the next higher id.
+
+        Only jobs with certain times count. -inf, inf: no such job, or arrivals do not increase with ids.
+        """
         if self.slack is None or not np.isfinite(self.rank[position]):
             return -np.inf, np.inf
         place = int(np.searchsorted(self.rank[self._by_rank], self.rank[position]))
@@ -319,9 +328,9 @@ def numbers_in(names: list[str]) -> np.ndarray:
 
 
 def by_ids(rank: np.ndarray, arrival: np.ndarray) -> tuple[np.ndarray, float | None]:
-    """Return the rows by `rank`, and by how many s arrivals may be out of this order.
+    """Return the rows sorted by `rank`, and by how much arrivals may break this order.
 
-    The tolerance is None if arrivals do not increase with `rank`.
+    This tolerance is in seconds; None if arrivals do not increase with `rank`.
     """
     rows = np.flatnonzero(np.isfinite(rank))
     rows = rows[np.argsort(rank[rows], kind="stable")]

@@ -45,7 +45,10 @@ class Fold:
     gang: bool = False
 
     def rule(self, name: str, is_text: bool) -> str:
-        """Return the rule for a column; "": the column must be equal in all rows."""
+        """Return how several rows of a job become one in this column.
+
+        "": the column must be equal in all rows.
+        """
         if name in self.columns:
             return self.columns[name]
         if name in TIMES:
