@@ -112,10 +112,7 @@ def to_send() -> tuple[tuple[str, str, bytes], ...]:
 
 
 def receive(sent: tuple[tuple[str, str, bytes], ...]) -> None:
-    """Register policies and other objects that another process registered.
-
-    sent: result of `to_send` in that process.  An object that cannot be loaded here fails on its first use.
-    """
+    """Register what another process sent; what cannot be loaded fails on first use."""
     for kind, name, packed in sent:
         try:
             register(name, pickle.loads(packed), kind)
@@ -124,7 +121,7 @@ def receive(sent: tuple[tuple[str, str, bytes], ...]) -> None:
 
 
 def check_loaded(kind: str, name: str) -> None:
-    """Raise RunError if a policy or metric could not be loaded in this worker process."""
+    """Raise RunError if a registered object could not be loaded in this process."""
     if (kind, name) in _not_here:
         raise RunError(f'the {kind} "{name}" cannot be loaded in the worker process: {_not_here[kind, name]}')
 
@@ -161,10 +158,7 @@ def parameters(item: Any) -> dict[str, inspect.Parameter]:
 
 
 def _stated(item: type) -> Callable[..., Any]:
-    """Return a callable whose signature has the parameters of a class.
-
-    It is the class itself; for a class compiled by mypyc, it is the `__init__` in the source.
-    """
+    """Return a callable with the signature of a class, from the source if compiled."""
     maker = next(one for one in item.__mro__ if "__init__" in vars(one))
     if not hasattr(maker, "__mypyc_attrs__") or inspect.isfunction(vars(maker)["__init__"]):
         return item

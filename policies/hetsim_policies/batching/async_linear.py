@@ -156,7 +156,7 @@ class AsyncLinear(Batching):
         return Take(count)
 
     def _fill(self, count: int, queue: RequestQueue, view: View, end: float, most: int) -> Take:
-        """Launch a batch that became full early, and expect when the next one will be."""
+        """Launch a batch that became full early; compute when the next one counts as full."""
         rate = self.rate
         if self.launched:
             since, arrived = self.launched[-1]

@@ -84,10 +84,7 @@ class Elastic(Scheduler):
         self._whole = True  # true if all sizes have been whole numbers
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Seconds that each waiting job adds to a decision round.
-
-        0 if each job has one size (jobs are then grouped by mode).
-        """
+        """Seconds that each waiting job adds to a round; 0 if each job has only one size."""
         for shape in problem.tasks.shapes:
             there = [mode for mode in shape.modes if mode.type.name in problem.cluster.types]
             on_cpu = sum(mode.on_cpu for mode in there)

@@ -18,10 +18,7 @@ APART = 2**32 - 1  # first key of branches other than the main one; no replicati
 
 
 def root(seed: int, loads: str = JUDGED) -> tuple[int, tuple[int, ...]]:
-    """Return entropy and first keys of the random streams of a seed.
-
-    loads: what they are for (judging, training or validation), so that all three differ.
-    """
+    """Return entropy and first keys of random streams, by seed and use (`loads`)."""
     if loads != JUDGED:
         return (FIRST[loads] + seed, ()) if seed < SPAN else (seed, (APART, _key(loads)))
     taken = any(first <= seed < first + SPAN for first in FIRST.values())

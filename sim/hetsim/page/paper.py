@@ -135,10 +135,7 @@ def _runs(outcome: Outcome) -> list[Result]:
 
 
 def _scenarios(outcome: Outcome, source: Path, runs: list[Result]) -> list[Any]:
-    """Return scenarios that name all policies and readers that were used.
-
-    The paper's list of references is made from them.
-    """
+    """Return scenarios that name all policies and readers used, for the references."""
     scenarios: list[Any] = [parse_yaml(run.name, run.scenario) for run in runs if run.scenario is not None]
     if isinstance(outcome, Sweep):
         texts = [written(str(label)) for label in outcome.table["policy"].unique()]

@@ -39,10 +39,7 @@ class Cuts:
     before: np.ndarray
 
     def sums(self, values: Sequence[float]) -> np.ndarray:
-        """Sum values over the layers of each possible stage.
-
-        Stage [i, j] has the layers after cut i - 1 up to cut j.
-        """
+        """Return sums of values by stage [i, j]: the layers after cut i - 1 up to cut j."""
         up_to = np.array([math.fsum(values[one] for one in members) for members in self.sets])
         between = up_to[None, :] - np.concatenate([[0.0], up_to])[:, None]
         between[1:][~self.before] = math.inf

@@ -151,10 +151,7 @@ class _Room:
 
 @dataclass(frozen=True)
 class _Solved:
-    """Solutions of the dynamic program, by number of parts; tables [first, last cut].
-
-    best: time.  cut: where the last stage begins (-1: one stage).  parts: parts of the last stage.
-    """
+    """By number of parts, for layers [i, j]: best time, last cut or -1, last parts."""
 
     best: list[np.ndarray]
     cut: list[np.ndarray]
@@ -165,11 +162,10 @@ def _level(
     cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: NetworkLevel, within: int, last: bool, activations: bool,
     replication: bool, room: _Room | None = None,
 ) -> _Solved:  # fmt: skip
-    """Solve one level of the hierarchy: stages [i, j] divided over m parts.
+    """Minimize the slowest stage's time for layers [i, j], for each number of parts.
 
-    Returns minimum times of the slowest stage.  times, weights: seconds and weights of the stage from cut i to cut j on
-    one part.  within: number of devices or groups in a part, which share the gradient reduction.  last: True for the
-    outermost level: it begins with the first layer.
+    times, weights: seconds and weights of stage [i, j] on one part.  within: number of devices or groups in a part,
+    which share the gradient reduction.  last: True for the outermost level: it begins with the first layer.
     """
     n = len(cuts.sets)
     measured = np.isfinite(times)
@@ -326,10 +322,9 @@ class _Unlike:
     def order(
         self, groups: Sequence[EqualDevices], deadline: float, below: float
     ) -> tuple[PipelinePartition | None, float]:  # fmt: skip
-        """Return the fastest pipeline over these device groups that meets `deadline`.
+        """Return the fastest pipeline over these groups in order, and the lowest latency.
 
-        None if there is none with at most `below` seconds between items.  Also returns the minimum latency of any
-        pipeline.
+        The pipeline meets `deadline` and has at most `below` seconds between items; None: there is none.
         """
         shortest = self._shortest(groups, math.inf)
         if shortest.latency is None or shortest.latency > deadline:
@@ -360,10 +355,7 @@ class _Unlike:
         return np.where(self.cuts.crossing > 0, way.latency + seconds, 0.0) if way.latency else seconds
 
     def _sent(self, way: StageWay, shared: int) -> np.ndarray:
-        """Return, for each possible cut, the seconds in which one item crosses the path.
-
-        shared: number of device pairs that send over the path at the same time.
-        """
+        """Return, by cut, the seconds between items that `shared` device pairs can send."""
         if way.latency == 0 and way.together == math.inf:
             return (1 if self.inference else 2) * self.cuts.crossing / (way.rate * shared)
         together = (1 if self.inference else 2) * self.cuts.crossing / way.together

@@ -248,12 +248,12 @@ class _Layout:
 
 
 def step_schedule(pipeline: StepPipeline, seconds: Mapping[str, float], whole: float) -> PipelineSchedule:
-    """Return the schedule of a training step, as long as its formula says.
+    """Return the schedule of a training step, whose length is given by a formula.
 
     seconds: exposed communication of a whole step by phase; whole: seconds of the step by the formula. All-reduces
     of tensor parallelism and expert exchanges are part of the passes; gradient reduction and the update follow the last
     pass of each stage.  If there are more than MAX_PASSES passes, only the first micro-batches are laid out. Raise
-    UsageError if one micro-batch per stage is too many already.
+    UsageError if even one micro-batch (with several chunks, one per stage) has more passes.
     """
     stages, all_of_them, chunks = pipeline.stages, pipeline.micro_batches, pipeline.chunks
     each = all_of_them * chunks

@@ -207,10 +207,7 @@ def _planned(
 
 
 def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> list[_Place]:
-    """Return groups of equal devices on which stages can run.
-
-    A group has the devices of one node or, if several nodes are equal, one device of each.
-    """
+    """Return groups of equal devices of a node, or of nodes with one such device each."""
     measured = cuts.layers[0].on or {}
     general = any(one.seconds for one in cuts.layers)
     types = [one for one in context.cluster.types.values() if one.kind != "cpu"]

@@ -207,10 +207,7 @@ def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
 
 
 def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | None:
-    """Return a function from a phase of communication to its seconds, racks included.
-
-    None if all nodes are in one rack.
-    """
+    """Return a function that times a phase over rack links; None if there is one rack."""
     if len({node.spec.rack for node in nodes}) == 1:
         return None
     devices = [node.cpu for node in nodes]

@@ -1,7 +1,6 @@
 """The order of arrival, and how an order says which queueing model it has.
 
-These functions have attributes, so they are not in a compiled module.  Cost: O(log n) per task, O(1) as tasks arrive in
-order.
+Functions with attributes: compiled modules cannot have them.  Cost: O(log n) per task, O(1) if tasks arrive in order.
 """
 
 from collections.abc import Callable

@@ -239,8 +239,7 @@ class Backfilling(ListScheduler):
     def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:
         """Return the reserved starts of the heads that compete with a task for resources.
 
-        All calls in a round return the same objects.  A task that `Shadow.survives` has accepted counts as started when
-        later tasks of the round are checked.
+        Calls of a round return the same objects; tasks that `Shadow.survives` accepts count as started in later checks.
         """
         reserved = []
         for head in heads if len(heads) == 1 else [head for head in heads if claims_of(head) & claims_of(task)]:

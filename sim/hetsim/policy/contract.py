@@ -85,10 +85,9 @@ class Scheduler(Policy):
         """Hook for planners: receive the known future tasks, once before `begin`."""
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Return the seconds by which each waiting task lengthens a decision round.
+        """Return the seconds that each waiting task adds to a decision round.
 
-        If it is not 0, a run with many tasks takes time quadratic in their number, and a warning says so beforehand.
-        0: the scheduler looks at a bounded number of tasks.
+        0: a round considers a bounded number.  Else a run is quadratic in its tasks, and a warning says so beforehand.
         """
         return 0.0
 
@@ -302,11 +301,10 @@ class View(Protocol):
     nodes: Any
     """Free capacity by node.
 
-    `fitting(mode)`: indexes of the nodes on which a single-node mode fits now, ascending.  `cores`, `memory` and
-    `gpus[type name]` are NumPy columns, one value per node: `candidates(mode)` returns the same indexes as an array and
-    updates the columns; `refresh()` only updates them.  `accelerators` has each GPU separately, by node and position:
-    its free `share`, the bytes of memory free (`room`), its `kind`; and by node `stamp`, a number that changes whenever
-    the node changes.
+    `fitting(mode)`: indexes of the nodes on which a single-node mode fits now, ascending.  `candidates(mode)` returns
+    them as an array, and updates NumPy columns of one value per node: `cores`, `memory` (bytes) and `gpus[type name]`;
+    `refresh()` only updates these.  `accelerators` has each GPU, by node and position: its free `share` (millionths),
+    free memory (`room`, bytes) and `kind` (index in `types`); and by node `stamp`, which changes whenever a node does.
     """
 
     @property
@@ -377,10 +375,7 @@ class View(Protocol):
         """Return the estimated seconds from a start now to the finish, transfers included."""
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
-        """Return the seconds of each stage of which `View.duration` is the sum.
-
-        Stages are ready, write_back, upload, and so on.
-        """
+        """Return the seconds of each stage (ready, upload, compute, ...) of a launch now."""
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
         """Return the effects of shared links if a job started at `placement` now.

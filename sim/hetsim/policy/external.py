@@ -58,7 +58,7 @@ class ExternalProgram:
     def inputs(self, unknown: str) -> dict[str, str]:
         """Return SHA-256 digests of the command and its files; for a replay, of its logs.
 
-        unknown: prefix of the key under which is said that the command runs code outside of these files.
+        unknown: prefix of the key that is added if the command runs code outside these files.
         """
         first = shutil.which(self.command[0]) if self.command else None
         words = [first or "", *self.command[1:]] if self.command else [*Path(self.folder or "").glob("*.jsonl")]

@@ -203,10 +203,7 @@ class ListScheduler(Scheduler):
         return best
 
     def set_aside(self, task: Task, view: View) -> Annotate:
-        """Remove from the queue a task that a limit of its partition holds back.
-
-        It returns after the next release of devices.  Returns the decision that states the cause of its wait, "quota".
-        """
+        """Remove a task, until the next release, that a limit of its partition holds back."""
         self.queue.remove(task)
         self._aside_since = view.changes.releases
         self._aside[task.index] = task
@@ -220,10 +217,7 @@ class ListScheduler(Scheduler):
             self._aside.clear()
 
     def behind(self, head: Task, depth: int | None = None) -> list[Task]:
-        """Return the first `depth` tasks (None: all) that wait behind a head, in order.
-
-        For the discipline "block", in which no task passes the head.
-        """
+        """Return the first `depth` tasks (None: all) that wait behind a head ("block")."""
         lines = [list(line) if depth is None else line.first(depth + 1) for line in self.queues()]
         tasks = [task for line in lines for task in line if task is not head]
         if self.of_partition:

@@ -53,10 +53,7 @@ class Predictor:
         return math.inf
 
     def skip(self, count: int, time: float) -> None:
-        """Observe `count` zeros at equal intervals up to `time`, at once.
-
-        Only allowed if forecasts would stay about 0 (`ceiling`).
-        """
+        """Observe `count` zeros at equal times up to `time`; only if `ceiling` is about 0."""
         self.gap = (time - self.time) / count
         self._pass_over(count, time)
         self.time, self.last = time, 0.0

@@ -120,10 +120,7 @@ class PreemptiveList(ListScheduler):
             yield wait
 
     def _known(self, view: View) -> tuple[int, int]:
-        """Return a number pair that changes when preemption may succeed again.
-
-        If it failed, it is not tried again while the pair is the same.
-        """
+        """Return counters; preemption that failed is not tried again until one changes."""
         changes = view.changes
         return changes.releases, changes.launches - self._own_starts
 

@@ -41,8 +41,7 @@ class RemainingProblem:
 class Progress:
     """The part of a planning problem that is done in the run so far, and the rest.
 
-    A policy calls it from its own hooks.  Cost: O(1) per call; `rest` is linear in the tasks that have not ended and
-    the items that they read.
+    Policies call it in their hooks.  Cost: O(1) a call; `rest` is linear in unfinished tasks and the items they read.
     """
 
     def __init__(self, problem: PlanProblem) -> None:
@@ -182,10 +181,7 @@ class Progress:
                        bytes_in=size if size.any() else None)  # fmt: skip
 
     def _data(self, rows: list[int], running: dict[int, Task], view: View) -> dict[int, Sequence[Device | int]]:
-        """Return where each data item that these tasks read will be.
-
-        rows: rows of tasks that wait.  It is the state after the end of the running tasks, which may write items.
-        """
+        """Return where the items read by tasks in `rows` are after the running tasks end."""
         if (reads := self.problem.tasks.reads) is None:
             return {}
         places: dict[int, Sequence[Device | int]] = {}

@@ -241,10 +241,7 @@ class Facts:
         return bool(holds)
 
     def recognize(self, family: str) -> None:
-        """Check that queueing models of a family cover each key that the scenario sets.
-
-        family: a name in `matching.FAMILIES`.  Each key that is not covered is recorded as a failed assumption.
-        """
+        """Record each key of the scenario that no model of a family (`FAMILIES`) covers."""
         unknown = not_understood(self.scenario, family)
         self.recognized = not unknown
         for one in unknown:
@@ -368,10 +365,7 @@ class Facts:
         return int(min(room, len(devices) * per_device))
 
     def side_by_side(self, slots: list[list[int]]) -> bool:
-        """Return True if on each node servers of all modes have cores and memory at once.
-
-        slots: number of servers by node and mode.
-        """
+        """Return True if cores and memory suffice for `slots` (servers by node and mode)."""
         return all(
             sum(count * mode.millicores for count, mode in zip(here, self.modes, strict=True)) <= node.cpus * 1000
             and (node.memory is None
@@ -465,10 +459,7 @@ class Facts:
         self.suppose("tasks do not slow each other down", alone, "cluster.nodes.gpus.sharing", kind.kind)
 
     def one_by_one(self, blind: bool = True) -> str:
-        """Check that devices run one launch at a time, undisturbed; return the order.
-
-        blind: the order must not depend on the tasks' times.
-        """
+        """Check that devices run one launch at a time, undisturbed; return `order(blind)`."""
         self.undisturbed()
         order = self.order(blind)
         self.one_in_flight()

@@ -89,10 +89,7 @@ def tries_again(facts: Facts, model: str) -> Match:
 
 
 def copies(facts: Facts, _: str) -> Match:
-    """Match the scenario to models in which each task is sent in several copies.
-
-    The copies go to all servers (then it is M/M/1), or to d servers with queues of their own.
-    """
+    """Match redundant copies sent to all servers (M/M/1), or to d servers with queues."""
     first, *others = (entry.clients for entry in facts.model.workload)
     hedge: Any = first.hedge if first is not None and others.count(first) == len(others) else None
     key, apart = "workload.0.clients.hedge", hedge is not None and hedge.apart
@@ -222,10 +219,7 @@ def impatient(facts: Facts, _: str) -> Match:
 
 
 def _gangs(facts: Facts, blind: bool) -> tuple[bool, int]:
-    """Check the assumptions common to all gang models; also return the number of GPUs.
-
-    The first result is False if there can be no prediction. blind: accept any order that does not depend on task sizes.
-    """
+    """Check what all gang models assume; return (can predict, number of GPUs)."""
     understood = facts.arrivals() & facts.recognized & facts.sizes_known()
     facts.order(blind)
     facts.alone()

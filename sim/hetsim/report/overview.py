@@ -258,10 +258,7 @@ def _replicas(figures: Figures) -> Iterator[list[str]]:
 
 
 def _by_kind(figures: Figures) -> str:
-    """Return the counts of language models' preemptions by kind, or nothing.
-
-    Example: ` (5 recompute, 2 failure)`.
-    """
+    """Return language models' preemptions by kind, like ` (5 recompute)`, or nothing."""
     kinds = ("recompute", "swap", "failure")
     parts = [f"{figures.text(name)} {kind}" for kind in kinds if figures(name := f"preemptions_{kind}")[0] > 0]
     return f" ({', '.join(parts)})" if parts else ""
@@ -320,10 +317,7 @@ _FIGURE = re.compile(r"(?<![\w.\"#])\d+(?:\.\d+)?(?![\w\"]|\.\d)")  # a number t
 
 
 def gathered(runs: Replications) -> list[str]:
-    """Return the warnings of all replications, one line for each kind of warning.
-
-    Where their numbers differ, the line has the range.
-    """
+    """Return warnings of replications: a line for each kind, with ranges of numbers."""
     kinds: dict[str, list[str]] = {}
     warnings = _untold(runs.warnings)
     of_all = dict.fromkeys(warning for warning in warnings if not _REPLICATION.match(warning))

@@ -44,10 +44,7 @@ _PACKAGE = "hetsim.results.one_run."
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A declared metric.
-
-    In the name of a metric of bounded slowdowns, "{bound:g}" stands for the bound (s).
-    """
+    """A declared metric; "{bound:g}" in a name stands for the bound of slowdowns (s)."""
 
     name: str
     function: Callable[[Any], float] = field(repr=False)
@@ -138,10 +135,7 @@ def _load_packages() -> None:
 
 
 def declarations(bound: float = DEFAULT_BOUND) -> dict[str, Declaration]:
-    """All metrics by name, built-in ones first.
-
-    bound: shortest run time (s) in bounded slowdowns, which is part of their names.
-    """
+    """Return all metrics by name, built-in ones first, for a bound of slowdowns (s)."""
     _load_packages()
     return _ours_by(bound) | registry.registered("metric")
 

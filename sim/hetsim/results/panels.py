@@ -46,10 +46,7 @@ class Line:
 
 @dataclass
 class Band:
-    """The area between two lines.
-
-    peak: `high` is the maximum of each interval over which the lines are averaged.
-    """
+    """The area between two lines; peak: `high` is a maximum where means are drawn."""
 
     x: Any
     low: Any
@@ -299,10 +296,7 @@ PIXELS_A_MEAN = 8  # Width in pixels of each mean.
 
 
 def settled(panel: Panel, pixels: float) -> Panel:
-    """Return a panel with its limits and ticks computed, ready to be drawn.
-
-    Step lines with more changes than fit into the width (`pixels`) become means.
-    """
+    """Return a panel with limits and ticks; steps too dense for `pixels` become means."""
     marks, label = panel.marks, panel.y.label
     edges = _means_edges(panel, pixels) if panel.means else None
     if edges is not None:

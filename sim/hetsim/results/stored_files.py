@@ -211,10 +211,9 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def check_names(mark: Path, names: Collection[Any]) -> None:
-    """Raise DamagedFile unless all files that a stored directory names are inside it.
+    """Raise DamagedFile unless all files that `mark` names are in its directory.
 
-    mark: the directory's file that names the others.  A directory can come from an untrusted source: a name or link
-    that leads out of it would be read, and copied on save.
+    It can come from an untrusted source: a name or link that leads out of it would be read, and copied on save.
     """
     folder = os.path.realpath(mark.parent)
     for name in names:

@@ -106,10 +106,7 @@ class Mirror(Model):
         return {name: value for name in self.KEYS if (value := getattr(self, name)) is not None}
 
     def made(self, **more: Any) -> Any:
-        """Create the dataclass instance from the keys that were given.
-
-        more: values of its fields that no key sets.
-        """
+        """Create the dataclass instance; `more`: values of its fields that no key sets."""
         return getattr(self.SOURCE, "given", self.SOURCE)(**{**self.given, **more})
 
     def _check_keys(self) -> None:

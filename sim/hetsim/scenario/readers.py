@@ -227,10 +227,7 @@ class ReadScenario(Protocol):
 
 @cache
 def rows() -> dict[str, frozenset[str]]:
-    """Return which readers (simulation, theory, planners, ...) support each key.
-
-    A key `.**` stands for all keys below.
-    """
+    """Return which readers (simulation, theory, ...) support a key; `.**`: all below."""
     readers_by_key: dict[str, frozenset[str]] = {}
     section = ""
     for line in _TABLE.splitlines():
@@ -259,10 +256,7 @@ def pattern_of(path: str) -> str:
 
 @cache
 def readers_of(pattern: str) -> frozenset[str] | None:
-    """Return the readers that support the keys of a pattern.
-
-    None if the table of keys and readers has no such pattern.
-    """
+    """Return the readers that support a key's pattern; None if the table lacks it."""
     parts = pattern.split(".")
     stars = [".".join(parts[:end]) + ".**" for end in range(1, len(parts) + 1)]
     permitted = [row for row in (rows().get(name) for name in (pattern, *stars)) if row is not None]

@@ -17,10 +17,7 @@ WIDE = 20.0  # ratio of the largest to the smallest value above which the metric
 
 
 def decision(found: Decision) -> Picture:
-    """Draw each candidate's objective against the metric of the first target.
-
-    The target and the candidates that no other one dominates (front) are drawn as lines.
-    """
+    """Draw candidates (objective, first target's metric) with the target and front."""
     target = found.targets[0]
     shown = [each for each in found.candidates
              if not math.isnan(each.objective) and np.isfinite(each.trial.findings[0].mean)]  # fmt: skip

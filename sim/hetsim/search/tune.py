@@ -316,10 +316,7 @@ def _whole(value: Any) -> Any:
 
 
 def _stages(settings: int, first: int) -> Iterable[tuple[int, int, int]]:
-    """Yield the stages of successive halving.
-
-    For each: how many settings remain, and the replications that each has before the stage and after it.
-    """
+    """Yield stages of halving: remaining settings, replications of each before, after."""
     remaining, before, after = settings, 0, first
     while remaining > 1:
         yield remaining, before, after

@@ -29,10 +29,7 @@ NODE = (1, 2, 4, 8)  # numbers of GPUs of a node over which `support` divides a 
 
 @cache
 def fitted() -> dict[str, Any]:
-    """Return fitted constants, errors and measured loads of the serving engines.
-
-    Keys are names as vllm-0.15 (`engine:` of a scenario).
-    """
+    """Return fitted constants of `engines` (as vllm), errors, and measured loads."""
     return dict(json.loads(package_data(__file__, "engines.json")))
 
 
@@ -72,11 +69,7 @@ def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
 
 @lru_cache(maxsize=64)
 def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSteps:
-    """Return the step times of a serving engine on `gpus` GPUs of one node.
-
-    text: the engine's name as in a scenario (vllm-0.15).  Raises ValueError if the engine, or kernel times, are
-    unknown.
-    """
+    """Return step times of an engine (vllm-0.15) on `gpus` GPUs; ValueError: unknown."""
     (engine, figures), gpu, family = engine_of(text), gpu_of(peak), family_of(model)
     if peak.matrix_flops is None:
         raise ValueError("the peak of the GPU's matrix units is unknown")

@@ -40,10 +40,7 @@ class Surface:
     values: np.ndarray
 
     def at(self, *coordinates: Coordinate) -> np.ndarray:
-        """Return a kernel's seconds for these sizes (a coordinate per axis of the grid).
-
-        Below the grid they are constant, above it extrapolated.
-        """
+        """Return a kernel's seconds by sizes; constant below the grid, extrapolated above."""
         places, shares = [], []
         for points, coordinate in zip(self.axes, coordinates, strict=True):
             value = np.log2(np.maximum(np.asarray(coordinate, dtype=float), 1e-9))
@@ -66,10 +63,7 @@ class Surface:
 
 @cache
 def surfaces() -> dict[Key, Surface]:
-    """Return all shipped grids of measured kernel times (surfaces).
-
-    The key is (GPU, engine, kernel, number format, shape).
-    """
+    """Return shipped kernel times by (GPU, engine, kernel, number format, shape)."""
     import pyarrow.parquet as pq
 
     made = {}
@@ -181,10 +175,7 @@ class Builder:
     divided: Divided
 
     def surface(self, kernel: str, formats: tuple[str, ...], shape: tuple[int, ...] = (), engine: str = "") -> Surface:
-        """Return a kernel's measured times (surface) in the first format that has some.
-
-        NotMeasured if no format has.
-        """
+        """Return kernel times in the first format that has some; NotMeasured if none has."""
         for one in formats:
             key: Key = (self.gpu, engine or self.engine, kernel, one, shape)
             if key in surfaces():
@@ -207,8 +198,7 @@ class Builder:
         """Return a kernel's seconds: the minimum over the engines that were measured.
 
         Many measured times include launches by the host, which a server avoids: it replays a recorded graph of kernels.
-        Large matrix products hide these launches (they take more than twice as long as the smallest one): for them the
-        time measured with the own engine counts.
+        Large matrix products hide them (over twice the time of the smallest): there the own engine's time counts.
         """
         keys = [(self.gpu, engine, kernel, one, ()) for engine in ENGINES for one in formats]
         times = {key: surface_of(key).at(*where) for key in keys if key in surfaces()}

@@ -446,10 +446,7 @@ sys.stdout.buffer.write(pickle.dumps(fingerprints(jobs)))
 
 
 def fingerprints(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[dict[str, str]]:
-    """Return, for each policy factory, digests of its runs by name of the test system.
-
-    A run that fails has its error message in place of a digest.
-    """
+    """Return, for each policy factory, digests of runs (or errors) by test system."""
     prints = []
     for factory, systems in jobs:
         case = factory() if isinstance(factory, type) and issubclass(factory, PolicyTestCase) else None

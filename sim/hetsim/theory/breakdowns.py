@@ -190,8 +190,5 @@ def _wait_with_constant_setup(rate: float, service: PhaseType, servers: int, set
 
 
 def quick_setup(service: PhaseType, servers: int, stages: int = 2) -> bool:
-    """Return True if `mphc_setup` can be solved in at most about a second.
-
-    `mphc_setup` models M/PH/c with servers that sleep when idle. stages: number of phases of the set-up time.
-    """
+    """Return True if `mphc_setup` with `stages` set-up phases takes at most about 1 s."""
     return is_quick(math.comb(servers + stages + len(service.start) - 1, servers), servers)

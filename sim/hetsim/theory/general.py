@@ -134,9 +134,8 @@ class _LeadingExponential(NamedTuple):
 class ConstantJumps:
     """The function G(x) = P(V ≤ x) / P(V = 0), V: the workload of the queue M/D/1.
 
-    x is in units of the service time: G(x) = Σ_k (-ρ(x-k))^k / k! exp(ρ(x-k)).
-    For a load of 1 and more V has no steady state, but G is used if the workload is limited (admission by
-    `token_bucket`).
+    x is in units of the service time: G(x) = Σ_k (-ρ(x-k))^k / k! exp(ρ(x-k)).  For a load of 1 and more V has no
+    steady state, but G is used if the workload is limited (admission by `token_bucket`).
     """
 
     ENDLESS = 1e280  # values above this count as infinite

@@ -262,11 +262,7 @@ def are_quick(classes: Sequence[Sequence[float]], servers: int, preemptive: bool
 
 
 def _preempting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
-    """Return both classes' mean waits, and the probability of the last state kept.
-
-    States have at most `longest` customers of the higher class; the probability of this number shows whether that is
-    enough.
-    """
+    """Return both mean waits, and P(`longest` customers of the higher class present)."""
     (high, first), (low, second) = (one[:2] for one in classes)
     number = np.arange(longest + 1)
     within = np.diag(np.full(longest, high), 1) + np.diag(np.minimum(number[1:], servers) / first, -1)
@@ -278,11 +274,7 @@ def _preempting(classes: Sequence[Sequence[float]], servers: int, longest: int) 
 
 
 def _waiting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
-    """Return both classes' mean waits, and the probability of the last state kept.
-
-    States have at most `longest` waiting customers of the higher class; the probability of this number shows whether
-    that is enough.
-    """
+    """Return both mean waits, and P(`longest` customers of the higher class wait)."""
     (high, first), (low, second) = (one[:2] for one in classes)
     full = {(busy, line): n for n, (busy, line) in enumerate(product(range(servers + 1), range(longest + 1)))}
     idle = {(i, j): len(full) + n for n, (i, j) in enumerate(
@@ -329,10 +321,9 @@ def is_quick(states: int, servers: int) -> bool:
 def modulation(rates: Sequence[float], switching: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Return the added variability and the relaxation time of modulated arrivals.
 
-    The arrival rate depends on a Markov state. rates: rate in each state; switching: rates from state to state.
-
-    The first result is how much the squared coefficient of variation (scv) of the gaps exceeds the 1 of Poisson
-    arrivals: the long-run index of dispersion of counts, minus 1.  The second is the states' longest relaxation time.
+    rates: arrival rate in each state of a Markov chain; switching: rates from state to state.  The first result is the
+    long-run index of dispersion of counts, minus 1 (that of Poisson arrivals); the second is the states' longest
+    relaxation time.
     """
     arrive, switch = np.array(rates, dtype=float), np.array(switching, dtype=float)
     shares, generator = stationary(switch), _generator(switch, np.zeros(len(switch)))

@@ -92,10 +92,8 @@ def slow_server(rate: float, fast_mean: float, slow_mean: float, threshold: int)
 def best_threshold(rate: float, fast_mean: float, slow_mean: float) -> int:
     """Return the queue length from which a slow server should help a fast one.
 
-    It is the threshold of `slow_server` with the minimum mean response, which decreases up to it and increases from it
-    on: the search brackets it between two powers of two, and bisects.  Means are compared to 13 digits; thresholds with
-    equal means count as equally good.
-
+    The mean response of `slow_server` decreases up to this threshold and increases from it on: the search brackets it
+    between two powers of two, and bisects.  Means are compared to 13 digits; equal means count as equally good.
     Raises: UsageError: no steady state with both servers, a faster "slow" server, or a best threshold above 2,000.
     """
     if slow_mean < fast_mean:

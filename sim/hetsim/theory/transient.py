@@ -19,10 +19,7 @@ EDGE = 1e-13  # customers above those that are followed have at most this probab
 
 
 def _advance(chance: Floats, rate: float, seconds: float, *, mean: float, servers: int) -> tuple[Floats, Floats]:
-    """Return the state of an M/M/c after `seconds`, and the mean time spent per state.
-
-    The state is a probability for each number of customers. chance: state before; rate: arrivals/s; mean: service (s).
-    """
+    """Return an M/M/c's state probabilities after `seconds`, and mean time by state."""
     from scipy.stats import poisson
 
     speed, numbers = rate + servers / mean, np.arange(len(chance))

@@ -55,10 +55,7 @@ class Variant:
 
 @dataclass
 class Compared:
-    """Variants of a log's scenario, which add inferred properties such as limits.
-
-    notes: properties of the log that no variant includes.
-    """
+    """Variants of a log's scenario, and notes on properties that no variant includes."""
 
     variants: list[Variant]
     notes: list[str] = field(default_factory=list)
@@ -198,10 +195,7 @@ def variants(document: dict[str, Any], explained: Explained, pooled: bool, clust
 
 
 def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> float | None:
-    """Return the time from which a simulation of the log can start with running jobs.
-
-    None if that is not needed or impossible; a note in `found` says why.
-    """
+    """Return the time at which a warm start begins; None if not needed or impossible."""
     jobs = explained.jobs
     if explained.warm_end <= float(jobs.arrival[0]):
         return None

@@ -78,10 +78,7 @@ def _partition(found: Identified, name: str) -> str:
 
 
 def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], list[str]]:
-    """Return the scenario of a log under the scheduling rule that explains it best.
-
-    Also returns notes on what the scenario omits.
-    """
+    """Return the scenario of a log under its best rule, and notes on what it omits."""
     best, half, notes = found.rules[0], found.half, list[str]()
     document = {**subject.document, "policy": policy_of(best, found)}
     document["workload"] = [dict(document["workload"][0])]
@@ -126,10 +123,7 @@ HEADS = ("scheduler", "", "order", "what may pass", "kept by a limit", "explaine
 
 
 def rows(found: Identified) -> list[list[str]]:
-    """Return a table of the scheduling rules tried on a log, one row each.
-
-    Columns: name, best or alike, order, discipline, limits, and shares of starts that the rule explains.
-    """
+    """Return a row of texts (columns: `HEADS`) for each scheduling rule that is tried."""
     lines = []
     for number, one in enumerate(found.rules):
         order = f"{one.rule.order} of users" if one.rule.order in ("share", "usage") else one.rule.order

@@ -314,10 +314,7 @@ def _site_rules(
     policy: str | None, rules: str | None, jobs: list[SnapshotJob], now: float, log: JobHistory,
     earlier: Weights | None = None,
 ) -> Rules:  # fmt: skip
-    """Learn the site's rules from its jobs.
-
-    A learned cycle of backfilling is left out if the default policy has no such parameter.
-    """
+    """Learn the site's rules from jobs; drop a cycle that the default policy ignores."""
     from hetsim.twin.rules import Rules, learned
 
     site = Rules() if rules == "none" else learned(jobs, now, log, earlier)

@@ -68,10 +68,7 @@ class TwinForecast:
     widening: Widening | None = None  # learned from earlier forecasts; None: intervals are those of the samples
 
     def quantiles(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Return quantiles of a job's start; inf: after the horizon.
-
-        They are widened by the errors of earlier forecasts, if there are enough of these.
-        """
+        """Return a start's quantiles, widened by past errors if known; inf: after horizon."""
         if self.widening is None:
             return self.drawn(job, shares)
         moved = self.widening.moved(self.ends(job), self.horizon, self.group(job)).tolist()
@@ -83,10 +80,7 @@ class TwinForecast:
         return "limit" if LIMIT.search(self.jobs[job].reason) else ""
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Return quantiles of a job's start over the samples; shares: probabilities.
-
-        The rank among n samples is share × (n + 1), rounded up above the median and down below it.
-        """
+        """Return quantiles of sampled starts: ranks share × (n + 1), rounded outward."""
         ordered = np.sort(self.starts[:, job])
         ranks = [(math.ceil if share > 0.5 else math.floor)(round(share * (len(ordered) + 1), 9)) for share in shares]
         return ordered[np.clip(ranks, 1, len(ordered)) - 1].tolist()
@@ -301,8 +295,7 @@ class Twin:
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Simulate one run; return starts of waiting jobs, and occupancy at `times`.
 
-        ends: of running jobs.  lengths: run times of waiting jobs.  at: arrivals of new jobs.  like: for each of them
-        the row of the history whose job it repeats.
+        ends: of running jobs.  lengths: of waiting jobs (s).  at: arrivals of new jobs; like: their history rows.
         """
         log, tasks = self.history, self.run.tasks
         users, classes = log.labels["user"], log.labels["class"]

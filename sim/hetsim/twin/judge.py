@@ -154,10 +154,7 @@ def look_back(
 
 
 def earlier_instants(first: float, now: float, horizon: float, count: int) -> list[float]:
-    """Return instants of the past whose forecasts can be judged now; maybe none.
-
-    From each of them a horizon has passed until `now`; none is earlier than a horizon after `first`.
-    """
+    """Return instants, evenly spaced from first + horizon to now - horizon, or none."""
     begin, end = first + horizon, now - horizon
     return np.linspace(begin, end, count).tolist() if end > begin and count else []
 
@@ -170,7 +167,7 @@ def _past(told: TwinForecast, rows: dict[str, int], history: JobHistory, now: fl
 
 
 def first_instant(history: JobHistory, horizon: float) -> float:
-    """Return the first instant to judge: the middle of the log, or a horizon if later."""
+    """Return the first instant to judge: the log's middle, at least a horizon into it."""
     low, high = float(history.submit[0]), float(history.submit[-1])
     return max(low + horizon, (low + high) / 2)
 

@@ -68,10 +68,7 @@ def error_lines(errors: Mapping[str, float]) -> list[str]:
 
 
 def rule_lines(told: TwinForecast) -> list[str]:
-    """Return the site's rules as learned, with what shows them, as lines of text.
-
-    Also says how many waiting jobs are held back by limits that the twin does not model.
-    """
+    """Return lines on learned rules with evidence, and on jobs under unmodeled limits."""
     limits = ", ".join(f"{name} {count:,}" for name, count in told.rules.limits.items())
     kept = f"{sum(told.rules.limits.values()):,} waiting jobs are held back by limits that are not modeled ({limits})"
     return [f"learned: {text}" for text in told.rules.evidence] + ([f"{kept}: they may start later"] if limits else [])

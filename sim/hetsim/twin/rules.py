@@ -74,10 +74,7 @@ class Weights:
         return self.base + named + self.size * gpus
 
     def of_waiting(self, jobs: Sequence[SnapshotJob], now: float, usage: Usage) -> list[float]:
-        """Return the priorities of waiting jobs without their part for fair share.
-
-        They come from squeue's column PRIORITY or, where it is missing, from the site's weights.
-        """
+        """Return priorities of waiting jobs minus fair share (from PRIORITY, or weights)."""
         shares = fair_shares(usage, self.tree)
         return [
             self.constant(job.partition, job.qos, job.gpus) + self.age * min(1.0, (now - job.submit) / self.max_age)
@@ -130,10 +127,9 @@ class Rules:
 
 
 def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory, earlier: Weights | None = None) -> Rules:
-    """Infer the rules of a site's Slurm scheduler from a snapshot and the job history.
+    """Infer a site's Slurm rules (caps, priority weights, backfill cycle) from jobs.
 
-    Rules are caps of a QOS, priority weights and the backfill cycle. now: time of the snapshot, in seconds.
-    earlier: weights of an earlier forecast, used if this snapshot has little evidence for weights.
+    now: time of the snapshot (s).  earlier: weights of an earlier forecast, used if this snapshot has little evidence.
     """
     past = history.take(np.flatnonzero(history.end <= now))
     caps, evidence = _caps(jobs, past)

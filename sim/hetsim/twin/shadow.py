@@ -83,10 +83,7 @@ class ShadowLog:
         return [one for one in self.forecasts if len(one.rows)]
 
     def pasts(self, horizon: float, policy: str = "") -> list[Past]:
-        """Return past forecasts with actual starts, from which intervals are widened.
-
-        Only those with this horizon and policy count.
-        """
+        """Return judged forecasts of this horizon and policy, to widen new intervals."""
         return [Past(one.now + horizon, one.table[one.rows, : len(SHARES)], one.actual[one.rows],
                      groups=[one.groups[row] for row in one.rows])
                 for one in self.judged if (one.horizon, one.policy) == (horizon, policy)]  # fmt: skip
@@ -114,10 +111,7 @@ class ShadowLog:
         write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
 
     def error_by_limit(self) -> dict[str, float]:
-        """Return the share of all errors that jobs under a limit of the site have.
-
-        The result is by name of the limit; only limits that the twin does not model count.
-        """
+        """Return, by unmodeled limit, the share of the total error of jobs under it."""
         pairs = [(one.limits[row], float(abs(one.table[row, MEDIAN] - one.actual[row])))
                  for one in self.judged for row in one.rows]  # fmt: skip
         total, names = sum(error for _, error in pairs), sorted({name for name, _ in pairs} - {""})
@@ -131,10 +125,7 @@ class ShadowLog:
                 "all": _errors(done) if done else None, "shadow_error_by_limit": self.error_by_limit()}  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Return the errors of past forecasts as a table of text.
-
-        The last line says which part of them is due to limits of the site that the twin does not model.
-        """
+        """Return a table of past forecasts' errors as lines, and the part due to limits."""
         if self.folder is None:
             return []
         done = self.judged

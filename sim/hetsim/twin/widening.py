@@ -46,10 +46,7 @@ class Widening:
     by_group: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def moved(self, told: Sequence[float] | np.ndarray, horizon: float, group: str = "") -> np.ndarray:
-        """Return the quantiles of a start (`SHARES`) after widening, at most the horizon.
-
-        told: the quantiles before.
-        """
+        """Return a start's quantiles (`SHARES`) after widening, at most the horizon."""
         capped = np.minimum(np.asarray(told, dtype=float), horizon)
         moved = np.clip(capped + np.array(self.by_group.get(group, self.moves)), 0.0, horizon)
         middle = moved[..., 2] = capped[..., 2]
@@ -78,7 +75,7 @@ def widening(pasts: Sequence[Past], now: float) -> Widening | None:
 
 
 def _moves(error: np.ndarray, snapshots: int) -> tuple[float, ...]:
-    """Return by how many seconds to move each quantile outwards (the median: 0).
+    """Return the seconds to add to each quantile; the median is not moved.
 
     Afterwards the intervals contain the intended share of the earlier starts together with one further start.
     """

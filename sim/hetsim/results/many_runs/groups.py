@@ -56,10 +56,7 @@ def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np
 def group_contributions(
     values: Mapping[tuple[str, str], np.ndarray], chosen: np.ndarray | slice = slice(None)
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Return, by (group, metric), one value per replication.
-
-    The mean of these values estimates the metric of the group (`estimands`).
-    """
+    """Return, by (group, metric), a value per replication; their mean estimates it."""
     by_key = {}
     for group, name in values:
         if not name.startswith("_"):

@@ -38,10 +38,7 @@ class Replications:
     """
 
     def __init__(self, results: Iterable[Result] = (), metrics: Iterable[str] | None = None, *, keep: bool = False):
-        """metrics: kept in addition to the summary, by name or as a text for `Grouping`.
-
-        keep: keep whole runs as well.
-        """
+        """metrics: kept beyond the summary, by name or `Grouping` text; keep: keep runs."""
         self.name, self.policy, self.seed = "", "", 0
         self.results: list[Result] = []
         self.warnings: list[str] = []

@@ -115,10 +115,7 @@ class Race:
         return ratio + (values - ratio) * (np.array(self.counts[policy]) / count)
 
     def start(self) -> None:
-        """Begin the elimination of policies, after the first stage of replications.
-
-        Computes δ, the smallest difference that matters, and the elimination limit of each pair of policies.
-        """
+        """Begin elimination: compute δ (smallest relevant difference) and limits of pairs."""
         first, count = len(next(iter(self.values.values()))), len(self.values)
         if first < 3:
             raise UsageError(f"the first stage of a selection must have at least 3 replications; got {first}")

@@ -217,10 +217,7 @@ def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str])
 
 
 def _half_widths(cube: np.ndarray, given: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Return half-widths of t intervals, by table row and metric.
-
-    cube: values by row, replication and metric.  given: values whose mean is the estimate (contributions).
-    """
+    """Return half-widths of t intervals by row and metric; `given`: averaged values."""
     count = cube.shape[1]
     with np.errstate(invalid="ignore"):
         spread, mean = given.std(axis=2, ddof=1), given.mean(axis=2)

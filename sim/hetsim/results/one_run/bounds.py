@@ -227,10 +227,7 @@ def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def _split(loads: np.ndarray, fixed: np.ndarray) -> float:
-    """Return the lower bound on the makespan for two types from the sum of work.
-
-    fixed: load of tasks that can only run on one of the types.
-    """
+    """Return `area_bound` for two types; `fixed`: load of tasks that only one can run."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.nan_to_num(loads[:, 0] / loads[:, 1], posinf=math.inf)
     order = np.argsort(ratio, kind="stable")

@@ -91,8 +91,7 @@ class _Waits:
 def causes(result: Run) -> pd.DataFrame:
     """Return a table with the wait of each task that became ready, split by cause.
 
-    A task is ready when it has arrived and all its predecessors are done.  Columns: `id`, `class`, `user`, `wait`, and
-    the seconds of each of `CAUSES`.  A request with several stages is one row, with the waits of all its stages.
+    Columns: `id`, `class`, `user`, `wait`, seconds by cause (`CAUSES`).  A request with stages is one row for all.
     """
     return _causes(result)[0]
 
@@ -385,8 +384,7 @@ def _decided(record: Record) -> np.ndarray:
 def _effective(record: Record, decided: np.ndarray, row: np.ndarray) -> np.ndarray:
     """Return when the first start of each of these tasks (`row`) was carried out.
 
-    It is later than the decision if each start takes time (`per_start`), since starts are carried out one after
-    another.
+    That is later than the decision if starts take time (`per_start`): they are carried out one after another.
     """
     time = record.input.decisions
     if time is None or not time.per_start or record.launches is None:

@@ -37,10 +37,7 @@ def token_times(record: Record) -> dict[str, np.ndarray]:
 
 
 def counts(record: Record) -> dict[str, np.ndarray]:
-    """Return counts per request: preemptions by kind, such as `preemptions_recompute`.
-
-    With a prefix cache also `cached_tokens`.
-    """
+    """Return counts by request: `preemptions_KIND`, and with a cache `cached_tokens`."""
     if not record.input.language:
         return {}
     none = np.zeros(len(record.status), np.int32)

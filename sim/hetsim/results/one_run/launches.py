@@ -208,10 +208,7 @@ class PlaceColumns:
         return entry, self.flat[np.repeat(first, sizes) + within]
 
     def divided(self, place: np.ndarray, rate: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Divide the rate of each launch among the devices of its place.
-
-        Returns three arrays with an entry per launch and device: number of the launch, device, and rate of the device.
-        """
+        """Divide launches' rates over devices; return arrays (launch, device, rate)."""
         entry, device = self.pairs(place)
         totals = np.maximum(self.totals[place[entry]], 1)
         if not self.over_nodes.any():
@@ -221,10 +218,7 @@ class PlaceColumns:
         return entry, device, rate[entry] * self.amount[begin[place[entry]] + within] / totals
 
     def names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Return the names of the places (devices, cores) in `used`, and a code for each.
-
-        One more code stands for no place (-1).
-        """
+        """Return codes by place (-1: no place or not `used`), and names (devices) by code."""
         cluster = self._record.input.cluster
         texts = []
         for devices, cores in self._used(used):
@@ -236,20 +230,14 @@ class PlaceColumns:
         return self._codes(used, texts)
 
     def node_names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Return a code for each place (devices of a launch), and node names by code.
-
-        The last entry is for place -1 (no place).  It has the code -1, and so has each place that is not in `used`.
-        """
+        """Return the same as `names`, but with the names of the places' nodes."""
         cluster = self._record.input.cluster
         nodes = [dict.fromkeys(cluster.devices[d].node for d in devices) for devices, _ in self._used(used)]
         texts = ["+".join([cluster.nodes[n].name for n in sorted(chosen)]) for chosen in nodes]
         return self._codes(used, texts)
 
     def spreads(self, used: np.ndarray) -> dict[str, Any]:
-        """Return the number of nodes (`hosts`) and racks of each place in `used`.
-
-        A place is the devices of a launch.  The last entry (place -1: none) is 0.  Without racks, `racks` is missing.
-        """
+        """Return, by place, the number of nodes (`hosts`) and, if there are any, of racks."""
         cluster = self._record.input.cluster
         counts = {"hosts": np.zeros(self.count + 1, np.int32)}
         if any(node.spec.rack is not None for node in cluster.nodes):

@@ -106,10 +106,7 @@ class Measured:
 
     @property
     def completed(self) -> np.ndarray:
-        """Mask of the measured tasks that completed.
-
-        With retries, each attempt is a row: that of the first attempt is True if any completed, the others are False.
-        """
+        """Mask of measured tasks that completed; retries count in the first attempt's row."""
         record = self.result.record
         if record.attempt_of is None:
             return self.status == COMPLETED

@@ -244,8 +244,8 @@ class RunReplay:
     def states(self) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return the interval in which each node state begins, and the states as arrays.
 
-        A state is the free capacity of one node until it changes.  The arrays are the arguments of
-        `FreeCapacity.measure`, with one entry per state; the states of a node are contiguous, in order of time.
+        A state is a node's free capacity until it changes; those of a node are contiguous, in order of time.  The
+        arrays are the arguments of `FreeCapacity.measure`.
         """
         state, size = self.state, len(self.grid)
         if state.slices:

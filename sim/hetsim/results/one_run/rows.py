@@ -18,10 +18,7 @@ def is_retry(record: Record) -> np.ndarray:
 
 
 def met_by_calls(rows: "TableRows", attempt_of: np.ndarray, met: np.ndarray) -> np.ndarray:
-    """Mask of the rows that met a limit; retries count with their first attempt.
-
-    If any attempt met it, the row of the first attempt (`attempt_of`; -1: none) is True; rows of retries are False.
-    """
+    """Mask of rows that met a limit; a call's result is in its first attempt's row."""
     first = rows(attempt_of)
     by_call = np.zeros(len(attempt_of), bool)
     by_call[first[met & (first >= 0)]] = True

@@ -54,10 +54,7 @@ def steps_table(record: Record) -> pd.DataFrame:
 
 
 def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
-    """Return lengths of gaps between tokens of answers (s), and how often each occurs.
-
-    Only gaps whose later token came at a time from `low` to `high` count.
-    """
+    """Return gaps (s) between tokens that end in [low, high], and their numbers."""
     if (rows := record.steps) is None:
         return np.empty(0), np.empty(0)
     chosen = np.flatnonzero(rows["sequences"] > 0)

@@ -45,8 +45,7 @@ SUMS = ("upload", "compute", "download", "overhead", STOPS, MOVES, ENERGY, COST)
 def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float) -> pd.DataFrame:
     """Return the task table with one row per request, instead of one per stage.
 
-    frame: the table with a row per stage.  bounded: name of its column of bounded slowdowns.  bound: shortest run time
-    (s) that counts in them.
+    bounded: name of the column of bounded slowdowns, in which run times count as at least `bound` seconds.
     """
     staged = record.input.tasks.staged
     assert staged is not None
@@ -403,10 +402,7 @@ def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np
 
 
 def due_times(record: Record) -> np.ndarray:
-    """Return the time at which each task's limits are due; NaN: no limit, or a retry.
-
-    Limits are the deadline and the token limits of requests to language models; the earlier of the two counts.
-    """
+    """Return when deadline or token limits (the earlier) are due; NaN: none, or retry."""
     tasks = record.input.tasks
     due = np.full(len(tasks), np.nan) if tasks.deadline is None else tasks.deadline
     due = np.fmin(due, language.due_times(record)) if record.input.language else due

@@ -110,8 +110,7 @@ declare_statistics(
 def bsld_swf_mean(run: Measured) -> float:
     """Mean of max(1, response / max(finish - start, 10 s)) of completed tasks.
 
-    The bounded slowdown of the batch-scheduling literature (Feitelson's SWF logs).  In `bounded_slowdown` the shortest
-    possible time of the task stands in place of finish - start.
+    It is common for batch schedulers (Feitelson's SWF logs); `bounded_slowdown` divides by the shortest possible time.
     """
     done = run.status == COMPLETED
     if not done.any():

@@ -40,10 +40,7 @@ def gpu_utilization(run: Measured) -> float:
 
 @metric(unit="share", better="neither", of="run", sets=("summary", "cluster:110"), title="GPU held")
 def gpu_allocation(run: Measured) -> float:
-    """Occupied GPU time / GPU time up, in the window.
-
-    A launch counts with its share of the GPU; together, the launches of a GPU count as at most one GPU.
-    """
+    """GPU time × share occupied (at most 1 per GPU) / GPU time up, in the window."""
     return _share(run, run.use.allocated, True)
 
 

@@ -162,10 +162,7 @@ class DrawnModes:
         return mode, times * stretch_of(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
-        """Return the computing and sending of one step of the job.
-
-        If nodes differ, it is the slowest of their steps.  None: the job does not communicate.
-        """
+        """Return the job's step on the slowest kind of node; None: it sends nothing."""
         if (communication := self.demand.communication) is None:
             return None
         cluster, nodes = self.context.cluster, self.demand.used("nodes")
@@ -327,10 +324,7 @@ class DrawnModes:
 
 
 def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:
-    """Return computing times on `cores` cores, or on `gpus` GPUs (or a share of one).
-
-    seconds: function from a device's peak rates to the times.
-    """
+    """Return computing times on `cores` cores, or on `gpus` GPUs (or a share of one)."""
     if device.kind == "cpu":
         wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
         return seconds(wide, 1.0)

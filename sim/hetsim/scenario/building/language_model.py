@@ -102,10 +102,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return f"the cluster has no accelerator {named}"
 
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
-        """Draw the tokens of n requests; return the modes, with seconds if served alone.
-
-        The tokens become columns (`extra`).
-        """
+        """Draw n requests' tokens (into `extra`); return modes, and seconds if alone."""
         if demand.tokens is None:
             text = "the lengths of prompts and answers are missing; give tokens: {prompt: ..., output: ...}"
             raise self.context.fail(self.path, text)
@@ -132,10 +129,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return [(mode, kind.times.alone(prompt, output, limit)) for kind, mode in self.modes]
 
     def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
-        """Complete the tasks of the entry as requests of this service.
-
-        Warn if the load is too high.
-        """
+        """Add the service to the entry's tasks, with warnings and a check of its load."""
         stream.language = self.service
         stream.replica_modes = self.modes
         for kind, mode in stream.replica_modes:

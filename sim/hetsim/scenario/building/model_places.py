@@ -13,10 +13,7 @@ PLACE_NAMES = {"host": "host memory of a node", "disk": "the disk of a node"}
 
 
 def place_problems(streams: Sequence[TaskStream], workload: Sequence[WorkloadEntry], context: Context) -> list[Problem]:
-    """Return problems of the places from which services load their models.
-
-    Places are host memory, disks, other GPUs, and stores.  Warns if several models evict each other from a place.
-    """
+    """Return problems of the places that models are loaded from; warn of evictions."""
     problems: list[Problem] = []
     totals, crowded = dict[str, float](), dict[str, str]()
     places = [*PLACES, *context.cluster.fabric.stores]

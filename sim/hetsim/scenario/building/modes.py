@@ -173,10 +173,7 @@ class ModeBook:
         return node.cpus if not unit.memory or node.memory is None else min(node.cpus, node.memory // unit.memory)
 
     def _room(self, node: Node, mode: Mode) -> int:
-        """Return for how many accelerators of a mode an empty node has cores and memory.
-
-        For a mode on cores: 1 if it fits, else 0.
-        """
+        """Return how many devices of a mode an empty node has room for (cores: 0 or 1)."""
         if mode.on_cpu:
             fits = node.cpu.type is mode.type and mode.millicores <= node.cpus * 1000
             return int(fits and (node.memory is None or mode.memory <= node.memory))

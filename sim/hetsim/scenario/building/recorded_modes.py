@@ -228,10 +228,7 @@ NODE, ANY, IF_WIDER = range(3)  # a gang may use several nodes: no, yes, or only
 
 
 def _spans(entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarray:
-    """Return for each row whether its gang may use several nodes.
-
-    NODE: no; ANY: yes; IF_WIDER: if one node has too few GPUs.
-    """
+    """Return by row if gangs may use several nodes: NODE (no), ANY, IF_WIDER (must)."""
     if entry.span != "recorded":
         return np.full(len(kept), ANY if entry.span == "any" else NODE, dtype=np.int8)
     if (names := table.extra.get("recorded_node")) is None:
@@ -290,10 +287,7 @@ def _mode(
     entry: WorkloadEntry, device: DeviceType, demand: dict[str, Any], profile: str, partition: Partition | None,
     span: int, context: Context, size: tuple[int, WorkCurve] | None = None,
 ) -> Mode | None:  # fmt: skip
-    """Return the mode of a trace's row on a device type.
-
-    None if the type is a GPU and the row requests 0 GPUs.
-    """
+    """Return a row's mode on a device type; None: a GPU type, but it requests 0 GPUs."""
     values = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
     gpus = values["gpus"] = values["gpus"] if size is None else float(size[0])
     if device.kind != "cpu" and gpus == 0:

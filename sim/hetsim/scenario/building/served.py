@@ -108,18 +108,12 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return limit
 
     def ways(self, n: int, label: tuple[str, ...], demand: Demand) -> list[tuple[Mode, np.ndarray]]:
-        """Draw n requests; return the modes of the service, each with all requests' times.
-
-        Drawn prompt and output tokens are stored in the attribute `extra`. label: name of the random stream.
-        """
+        """Draw n requests (tokens into `extra`); return modes, each with all their times."""
         self.extra = {} if demand.tokens is None else self._tokens_of(demand, n, label)
         return self._times(n, label)
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
-        """Return the modes of n requests that come from a trace, with their times.
-
-        extra: the trace's further columns, such as tokens.
-        """
+        """Return modes and times of a trace's n requests; `extra`: its further columns."""
         self.extra = {key: extra[key] for key in TOKENS if key in extra}
         return self._times(n, (self.name,))
 
@@ -220,10 +214,7 @@ def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: floa
 
 
 def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
-    """Return minimum and mean seconds that a request adds to its batch.
-
-    If times do not depend on tokens, both are the mean.
-    """
+    """Return least and mean seconds a request adds to a batch (no tokens: both mean)."""
     if compute.by_tokens:
         return float(times.min()), float(times.mean())
     mean = 0.0 if compute.per_item is None else float(compute.per_item.mean)
@@ -238,10 +229,7 @@ def serving_of(entry: WorkloadEntry, name: str, path: Path_, context: Context) -
 
 
 def service_of(stream: TaskStream, spec: ServiceSpec, rows: np.ndarray, tasks: Tasks) -> Service:
-    """Return the service whose requests are the tasks of a `workload:` entry.
-
-    rows: the rows of these tasks, by arrival.
-    """
+    """Return the service of an entry's tasks; `rows`: rows of these tasks, by arrival."""
     shape = tasks.shapes[tasks.shape[rows[0]]]
     times = tasks.estimate[rows][:, : len(shape.modes)]
     alike = bool((times == times[0]).all() and (tasks.time[rows][:, : len(shape.modes)] == times[0]).all())

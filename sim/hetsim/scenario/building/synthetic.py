@@ -133,10 +133,7 @@ def _alike(arrivals: Any, demand: Demand) -> bool:
 def _arrivals(
     entry: WorkloadEntry, name: str, path: Path_, context: Context
 ) -> tuple[np.ndarray, list[tuple[float, int]]]:
-    """Return the arrival times of an entry, and how its number of clients changes.
-
-    A time is inf if it is only known during the run (closed loops).
-    """
+    """Return arrivals (inf: known during the run) and changes of the client number."""
     arrivals: Any = entry.arrivals
     until = min(context.horizon, math.inf if entry.until is None else entry.until)
     limited = entry.count is not None or math.isfinite(until)

@@ -91,10 +91,7 @@ class Document:
                 yield number, ("workload", *((number,) if isinstance(entries, list) else ()), *keys), value
 
     def _written(self, path: Path_) -> Path_:
-        """Return the path of a key as the file has it.
-
-        Where the file has one mapping in place of a list of one, the path has no index 0.
-        """
+        """Return a key's path as in the file: no index 0 where a list is one mapping."""
         here, written = self.data, []
         for part in path:
             if part == 0 and isinstance(here, dict):

@@ -32,10 +32,7 @@ class Profiled(Mirror):
 
 
 def included(value: Any, section: str, model: type[BaseModel], info: ValidationInfo) -> Any:
-    """Return the mapping, completed by the keys of the file that its `profile` names.
-
-    KeyProblem if the file is invalid.
-    """
+    """Add the keys of the file that `profile` names; KeyProblem if it is invalid."""
     if not isinstance(value, dict) or value.get("profile") is None:
         return value
     named = value["profile"]

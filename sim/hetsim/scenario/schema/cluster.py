@@ -131,10 +131,7 @@ class SharingSpec(Mirror):
             raise KeyProblem("pairs", f"pairs need sharing timeslice or mps; got {self.kind}")
 
     def cut(self) -> Sharing:
-        """Return these keys as the `Sharing` of a device type.
-
-        Layouts of MIG slices are computed; `pairs` become rows (class, other class, slowdown); inf: no sharing.
-        """
+        """Return the `Sharing`, with MIG layouts, and pairs as (class, other, slowdown)."""
         rows = ((one, *row) for one, others in self.pairs.items() for row in others.items())
         pairs = tuple((one, other, math.inf if slower is None else slower) for one, other, slower in rows)
         return self.made(layouts=cuts_of(self.layouts, self.profiles), pairs=pairs)

@@ -157,10 +157,7 @@ PartitionOf = Annotated[Annotated[Name, VALUE] | Annotated[PartitionColumn, MAPP
 
 
 class Occupied(Model):
-    """Resources that a launch occupies.
-
-    These are keys of modes, of tasks, and of the variants of a service.
-    """
+    """Resources that a launch occupies: keys of modes, tasks and service variants."""
 
     USED: ClassVar = {"gpus": 1.0, "memory": 0}
 
@@ -282,10 +279,7 @@ def _check_share(work: Work | None, gpus: float | None, scaling: Any = None) -> 
 
 
 class Demand(Held):
-    """Needs of a task: keys of a workload entry, or of one of its classes.
-
-    Keys of a class have precedence over those of its entry.
-    """
+    """Needs of a task: keys of a workload entry, or of a class, which have precedence."""
 
     FIRST: ClassVar = ("class", "gpu_time", "gpu_time.*", "cpu_time", "modes", "scaling")
     USED: ClassVar = {"span": "node", "priority": 0.0, "estimates": "exact"}

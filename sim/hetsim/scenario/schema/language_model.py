@@ -138,10 +138,7 @@ class LanguageModel(Profiled, Replicas):
     """Draw a random factor on all steps of a replication, from interval or, with engine, from the errors on measured
     servers."""
     interval: tuple[StepFactor, StepFactor] | None = None
-    """90 % interval of the factor on all step times, as `hetsim calibrate` writes it.
-
-    Unless the key `uncertain` is set, the factor is the middle of the interval (geometric mean).
-    """
+    """90 % interval of the factor on step times, of which the geometric mean counts unless `uncertain` is set."""
     drift: Drift | None = None
     """Random variation of a server's speed from run to run: a factor on all steps of a run, {cv: 2%, mean: 1}."""
     also_on: list[AlsoOn] = []
@@ -390,10 +387,7 @@ class LanguageModel(Profiled, Replicas):
         return next((kind for kind in self.kinds if kind.device == device), self)
 
     def starts(self, kind: LanguageModel) -> tuple[int, int]:
-        """Return the initial number of replicas on a device type, of two kinds.
-
-        First those that decode (or do all), then those that only prefill (of a disaggregated service; else 0).
-        """
+        """Return a type's initial replicas: those that decode (or do all), only prefill."""
         if (apart := self.disaggregated) is not None:
             decode = apart.decode if kind.device == self.decodes_on.device else 0
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0

@@ -283,10 +283,7 @@ def _parameter_problems(
 
 
 def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
-    """Return the parameters that a scenario can give to a policy.
-
-    An order function is used by the list scheduler, so these are the list scheduler's parameters.
-    """
+    """Return a policy's parameters; for an order function, the list scheduler's."""
     if kind == "scheduler" and not inspect.isclass(item):
         parameters = registry.parameters(_list_scheduler())
         parameters.pop("order", None)

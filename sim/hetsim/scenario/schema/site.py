@@ -18,10 +18,7 @@ from hetsim.workload.distributions import TimeDistribution
 
 @keys_of(Partition, users=Names | None, accounts=Names | None)
 class PartitionSpec(Mirror):
-    """Rules of a partition.
-
-    Its nodes are those listed here, and those that name the partition in their key `partitions`.
-    """
+    """Rules of a partition; its nodes are listed here, or name it in `partitions`."""
 
     nodes: Names | None = None
     """Names of nodes, with ranges as in `gpu[01-08]` and patterns as in `gpu*`."""

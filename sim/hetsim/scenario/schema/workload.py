@@ -174,10 +174,7 @@ def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> 
 
 
 def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Draw users with replacement, each with all rows of the trace.
-
-    Return the rows, for each row the number of the user's copy (0 for the first), and the number of users.
-    """
+    """Draw users with all their rows; return rows, each one's copy, number of users."""
     import pandas as pd
 
     codes, names = pd.factorize(user, use_na_sentinel=False)
@@ -195,9 +192,8 @@ def by_row(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw rows of a trace that together request up to demand × capacity GPUs.
 
-    gpus: GPUs that each row requests; capacity: GPUs of the cluster.  Returns the positions of the drawn rows, in
-    random order, and their arrival times: at second x, the rows so far request x % of the capacity.
-    ValueError if no row requests a GPU, or the cluster has none.
+    gpus: GPUs of each row; capacity: of the cluster.  Returns positions of the drawn rows, in random order, and arrival
+    times: at second x, the rows so far request x % of the capacity.  ValueError if rows or cluster have no GPU.
     """
     if not capacity:
         raise ValueError("gpu_demand needs GPUs, but the cluster has none")

@@ -274,10 +274,7 @@ class Architecture(Frozen):
 
     @property
     def expert(self) -> int:
-        """Number of weights of one expert, summed over all layers.
-
-        Each layer has its own experts; one expert of each layer is counted.
-        """
+        """Number of weights of one expert in each layer, summed over all layers."""
         return self.weights_of("expert")
 
     @property
@@ -366,10 +363,7 @@ class Architecture(Frozen):
         return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT
 
     def stored(self, devices: int) -> int:
-        """Return the bytes of KV cache per token, summed over all GPUs.
-
-        They are averaged over a context of `CONTEXT` tokens, since some layers store only a window.
-        """
+        """Return KV cache bytes per token on all GPUs, averaged over `CONTEXT` tokens."""
         if self.indexer is not None:  # it may choose any token
             return self.bytes_per_token * self._copies(devices)
         return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)

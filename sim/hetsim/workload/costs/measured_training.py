@@ -196,10 +196,7 @@ class TrainingCurve:
         return {}
 
     def _rates_and_times(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return, for each epoch, the share of the job's work done in `unit` seconds.
-
-        Also returns the times at which epochs begin and end, in the same unit.
-        """
+        """Return, by epoch, the share of work done in `unit` s, and the epochs' bounds."""
         progress = self.application.progress
         with np.errstate(divide="ignore"):
             rates = self.application.speeds(layout, self.batch) / progress[-1] * unit

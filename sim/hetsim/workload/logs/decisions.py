@@ -239,10 +239,7 @@ class FreeLevels:
 
 
 class Examined:
-    """A scheduling rule replayed along the log, and the starts that it predicts.
-
-    It has its own queue of waiting jobs.  A prediction of NaN is not judged.
-    """
+    """A scheduling rule replayed on a log, and its predicted starts (NaN: not judged)."""
 
     def __init__(self, rule: Rule, count: int, cycle: float, prefer: Prefer | None):
         self.rule, self.cycle, self.prefer = rule, cycle, prefer
@@ -423,9 +420,8 @@ def examine(
 ) -> list[Examined]:  # fmt: skip
     """Apply scheduling rules at every instant of a log; return their predicted starts.
 
-    sizes: GPUs (or cores) by node; max_of_group: limit by group of jobs. cycle: seconds between a site's decisions.
-    prefer: score of a node, lowest first; None: nodes by number.  If the log is large, only parts of it are judged
-    (`stretches_of`); starts outside these parts are NaN.
+    sizes: GPUs (or cores) by node; max_of_group: limit by group of jobs; cycle: seconds between decisions; prefer:
+    score of a node, lowest first (None: nodes by number).  Starts outside the judged parts (`stretches_of`) are NaN.
     """  # fmt: skip
     half_lives = {rule.half_life for rule in rules if rule.order == "usage"}
     state = RecordedState(sizes, max_of_group, half_lives, max(job.user for job in jobs) + 1)

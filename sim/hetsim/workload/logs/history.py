@@ -159,10 +159,7 @@ class ArrivalTimes:
         self.bounds = first, last - horizon
 
     def draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw ascending arrival times (s) before the horizon, from a part of the log.
-
-        Also returns the rows of the jobs that arrived then.
-        """
+        """Draw a part of the log; return ascending arrivals (s, below horizon) and rows."""
         if self.begins is not None and len(self.begins) >= 3:
             begin = float(random.choice(self.begins))
         else:

@@ -77,9 +77,8 @@ def identify(
 ) -> Identified | None:
     """Find the scheduling rules and placements that explain a log, from best to worst.
 
-    None if the log has no recorded starts or waits, or too few jobs to judge.
-    `capacity`: number of GPUs (or cores) of the cluster, if known.  `sizes`: the number on each node, by name.  `cut`:
-    the log begins with the jobs that run or wait at that time.
+    None without recorded starts or waits, or with too few jobs.  `capacity`: GPUs (or cores) of the cluster, if known;
+    `sizes`: of each node, by name.  `cut`: the log begins with the jobs that run or wait at that time.
     """
     if (half := explain(table, capacity, cut, part=0)) is None:
         return None

@@ -31,8 +31,7 @@ class Limits:
 class Order:
     """Pairs of classes of which the first has priority, as inferred from a log.
 
-    A pair is (first, second, a, b): jobs of the first class overtook `a` waiting jobs of the second one, and those of
-    the second class `b` of the first.
+    A pair is (first, second, waiting jobs of the second that the first overtook, and vice versa).
     """
 
     kind: str
@@ -68,10 +67,7 @@ def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Lim
 def _limit(
     jobs: Jobs, steps: HeldSteps, rows: np.ndarray, capacity: float, warm: float
 ) -> tuple[float, float, int] | None:
-    """Return a group's limit, the seconds for which it blocks jobs, and a count.
-
-    The count is that of starts that follow immediately on an end of a job of the group.  None if too few jobs waited.
-    """
+    """Return a group's limit, seconds it blocks jobs, starts just after ends; or None."""
     waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm) & jobs.evidence[rows]]
     if len(waited) < FEW:
         return None
@@ -104,10 +100,7 @@ def _limit(
 
 
 def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bool:
-    """Return True if too many starts follow right after an end for it to be chance.
-
-    prompt: number of such starts; roomy: of all starts for which there was room.
-    """
+    """Return True if `prompt` of `roomy` starts right after an end are beyond chance."""
     from scipy.stats import binom
 
     gaps = np.minimum(np.diff(np.append(ends, max(last, ends[-1]))), PROMPT)
@@ -126,10 +119,7 @@ def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
 
 
 def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int, tuple[HeldOverTime, float]]:
-    """Return, by row of a job, the use over time and the limit of the job's group.
-
-    Jobs of groups without a limit are left out.
-    """
+    """Return, by row of a job whose group has a limit, the group's use and the limit."""
     if limits is None:
         return {}
     at_limit: dict[int, tuple[HeldOverTime, float]] = {}
@@ -212,11 +202,7 @@ def order_of(jobs: Jobs) -> Order | None:
 
 
 def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Count how often jobs overtook others, by class.
-
-    Returns [a, b]: the number of waiting jobs of class b that any job of class a overtook; and the waiting jobs by
-    class.
-    """
+    """Return, by classes [a, b], waiting jobs of b that a overtook; by b, all waiting."""
     passing, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
     chosen = np.flatnonzero((jobs.wait > SHORT) & jobs.evidence)
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_JOBS)).astype(int)] if len(chosen) else chosen

@@ -166,10 +166,7 @@ def _widest(jobs: Jobs, steps: HeldSteps) -> np.ndarray | None:
 
 
 def _split(jobs: Jobs, row: int, part: slice, widest: np.ndarray | None) -> np.ndarray:
-    """Return the time steps in which a one-node job fits on no node, as a mask.
-
-    False if job `row` ran on several nodes. part: steps to examine; widest: largest free amount on one node, by step.
-    """
+    """Return a mask of steps in which job `row`, which ran on one node, fits on none."""
     if widest is None or jobs.nodes is None or not jobs.nodes.alone[row]:
         return np.zeros(part.stop - part.start, dtype=bool)
     return widest[part] < jobs.amount[row] - SLACK

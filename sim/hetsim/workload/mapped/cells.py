@@ -246,7 +246,7 @@ def check_form(form: str) -> None:
 
 
 class Instants:
-    """Reader of instants: dates become seconds since 1970, numbers stay in s.
+    """Reader of instants: dates become seconds since 1970, numbers become seconds.
 
     A local time that occurs twice when clocks are set back is returned as `Twice`; `skipped` counts local times that do
     not exist, because clocks were set forward.

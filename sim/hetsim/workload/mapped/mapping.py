@@ -161,10 +161,7 @@ def _checked(value: Any, check: Callable[[str], object]) -> str:
 
 
 def forms_of(value: Any) -> dict[str, str]:
-    """Return the date formats that the key `time` of a log mapping states.
-
-    The result is by job attribute, such as `arrival`; the key "" means all attributes.
-    """
+    """Return the date formats of the key `time`, by job attribute ("": all of them)."""
     if isinstance(value, dict) and set(value) == {""}:
         return value
     if not isinstance(value, dict):
@@ -210,10 +207,7 @@ def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
 
 
 def fold_of(value: Any) -> Fold:
-    """Return the rule by which rows of a log are merged into one job (key `fold`).
-
-    Example: {by: id, columns: {start: min, gpus: max}} keeps the first start and the maximum of gpus of each id.
-    """
+    """Return the rule that merges rows of a job, as `{by: id, columns: {gpus: max}}`."""
     return value if isinstance(value, Fold) else Fold(*_by_and_rules(value, "fold"))
 
 

@@ -132,10 +132,7 @@ class PickedColumns:
         return TIME[unit]
 
     def times(self, name: str, factor: float, what: str) -> list[float]:
-        """Read a column of times in units of `factor` s.
-
-        what: name of that which takes this time, for the error if it is 0; "": 0 is allowed.
-        """
+        """Read times in units of `factor` s; `what`: has such a time, which cannot be 0."""
 
         def read(cell: Any) -> float:
             value = bounded(scaled(cell, factor))
@@ -238,10 +235,7 @@ class _Table:
             self.last = size
 
     def result(self, expected: bool, ranks: list[float]) -> Found:
-        """Return batch sizes, seconds, and spreads of these times.
-
-        expected: rows begin with the expected time, before quantiles of the ranks.
-        """
+        """Return sizes, seconds, spreads; `expected`: rows begin with the expected time."""
         sizes = sorted(self.rows)
         seconds, spreads = [], []
         for size in sizes:

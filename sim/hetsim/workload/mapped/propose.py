@@ -45,10 +45,7 @@ ORDER = (
 
 
 def proposal_of(path: Path, form: str | None, separator: str | None, known: str | None) -> Proposal:
-    """Propose how to read a log with unknown columns.
-
-    If that is incomplete, the format `known` that was recognized is proposed instead.
-    """
+    """Propose how to read a log; if incomplete, the recognized format `known` instead."""
     try:
         file_form = form or form_of(path)
         proposal = propose(path, file_form, rows_of(path, file_form, separator))
@@ -232,10 +229,7 @@ def _times(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _form_of_numbers(column: Column) -> str:
-    """Return the format of a column of numeric times; "" without positive numbers.
-
-    Large numbers count from 1970 (`epoch s`, `epoch ms`, ...); else the format is the unit in the column's name, or s.
-    """
+    """Return the format of numeric times: since 1970 if large, else a unit; "": none."""
     numbers = [value for value in column.numbers or [] if value > 0]
     if not numbers:
         return ""
@@ -308,10 +302,7 @@ def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, 
 
 
 def _amounts_of_each(column: Column, there: dict[str, Any], found: Proposal) -> None:
-    """Note in `found.unsure` that GPUs and cores may be per unit of this column.
-
-    (For example, the column may be a number of nodes, and `gpus` the GPUs of each node.)
-    """
+    """Note that GPUs and cores may be per unit (such as a node) of this column."""
     if column.name not in there.values():
         for target in ("gpus", "cpus"):
             if isinstance(there.get(target), str):

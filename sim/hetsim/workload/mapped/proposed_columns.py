@@ -347,7 +347,7 @@ def seconds_of(column: Column) -> list[float] | None:
 
 
 def amounts(chosen: dict[str, Column], found: Proposal) -> None:
-    """Propose keys for the units of memory columns, and of columns in thousandths."""
+    """Propose units of memory columns, and of GPUs or cores in thousandths or percent."""
     units = found.keys.setdefault("units", {})
     for target in ("memory", "gpu_memory"):
         column = chosen.get(target)
@@ -377,10 +377,7 @@ def amounts(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def fractions(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """Propose the product of two columns as the GPUs of a job, if the log has both.
-
-    The columns are a number of GPUs and thousandths of each GPU.
-    """
+    """Propose GPUs as number × thousandths of a GPU, if the log has both columns."""
     part = next((one for one in columns if words_of(one.name) >= {"gpu", "milli"} and one.numbers is not None), None)
     gpus = chosen.get("gpus")
     if part is None or gpus is None or part is gpus:

@@ -54,10 +54,7 @@ def _number(text: str, what: str, file: str, line: int, column: int | None) -> f
 
 
 def _column(raw: str, place: int) -> int | None:
-    """Return the column (from 1) of a line at which the cell number `place` begins.
-
-    None if a quoted cell goes on in the next line.
-    """
+    """Return the column (from 1) where cell `place` begins; None if a quote is open."""
     if raw.count('"') % 2:
         return None
     commas, quoted = 0, False
@@ -131,10 +128,7 @@ def _check_times(layers: list[Layer], header: list[str], first: str, file: str) 
 
 
 def _pipedream(text: str, file: str) -> Cuts:
-    """Return the points where a model in PipeDream's text can be cut into stages.
-
-    Input layers are left out, since they cost nothing.
-    """
+    """Return the cuts of a model in PipeDream's text, without input layers (no cost)."""
     layers: dict[str, Layer] = {}
     after: dict[str, list[str]] = {}
     into: dict[str, list[str]] = {}

@@ -116,10 +116,7 @@ class SlurmConf:
         return math.inf if limit is None or math.isnan(limit) else limit
 
     def site(self) -> dict[str, Any]:
-        """Return `site:` of the scenario: the rule at time limits, and the partitions.
-
-        Partitions without nodes are left out.
-        """
+        """Return `site:`: the rule at time limits, and the partitions that have nodes."""
         used = {name for node in self.nodes for name in node.get("partitions", ())}
         line, grace = self.keys.get("overtimelimit", (0, "0"))
         over = self.seconds(line, "OverTimeLimit", grace)

@@ -87,10 +87,7 @@ def _padded(values: array, count: int, filler: float) -> np.ndarray:
 
 
 class Blocks:
-    """Rows of a log in blocks, in their order.
-
-    Without `folder` one block in memory; with it, all but the last one are in a temporary file there.
-    """
+    """Rows of a log in blocks: one in memory; with `folder`, earlier ones in a file."""
 
     def __init__(self, folder: Path | None = None):
         self.current = RowBlock()

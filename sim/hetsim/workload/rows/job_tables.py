@@ -222,10 +222,7 @@ class Assembly:
         return table
 
     def _in_order(self, block: RowBlock, kept: np.ndarray) -> np.ndarray | None:
-        """Return the positions of the rows that are used; None: all rows, in their order.
-
-        If the file is not sorted by arrival but ids increase with arrivals, rows with equal arrivals are sorted by id.
-        """
+        """Return the rows used (None: all, in order); in unsorted files, ties are by id."""
         arrival = np.frombuffer(block.arrival)
         if not (np.diff(arrival) < 0).any() or len(np.unique(arrival)) == len(arrival):
             return None if kept.all() else np.flatnonzero(kept)
@@ -272,10 +269,7 @@ class Assembly:
         self, duration: np.ndarray, start: np.ndarray | None, estimate: np.ndarray | None,
         numbers: dict[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray | None]:  # fmt: skip
-        """Return the times and estimates that remain at time 0 of a warm start (seconds).
-
-        Also reduces the time limits in `numbers`.  Jobs that have not started keep their times.
-        """
+        """Return times and estimates left at a warm start (s); reduce time limits, too."""
         if start is None:
             return duration, estimate
         done = np.nan_to_num(np.maximum(0.0, self.begin - start))

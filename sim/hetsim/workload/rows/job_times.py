@@ -45,10 +45,7 @@ class HeldOverTime:
         return self._level_above(MOMENT)
 
     def common(self) -> float:
-        """Return the number of devices in use that is exceeded only rarely.
-
-        Rarely: for at most `COMMON_SHARE` of the time in which any is in use.
-        """
+        """Return the level that is exceeded for at most `COMMON_SHARE` of the time in use."""
         return self._level_above(max(COMMON_SHARE * float(self.length[self.level > 0].sum()), MOMENT))
 
     def _level_above(self, seconds: float) -> float:
@@ -156,10 +153,7 @@ class JobTimes:
     # With the rest of the log ---------------------------------------------------------------------------------
 
     def finish(self, separate: bool = False) -> None:
-        """Decide which of several possible times each remaining job has.
-
-        They are decided by order and free devices.  `separate`: attempts of a job must not overlap.
-        """
+        """Choose among jobs' possible times; `separate`: a job's attempts do not overlap."""
         jumps = [one for one in self._open if one.what == JUMP]
         if len(jumps) > max(COMMON * self.compared, 1) and self.compared >= ENOUGH:
             text = f"{len(jumps):,} jobs {JUMP}, too many for errors of clocks: the duration is used"
@@ -274,10 +268,7 @@ class _Rest:
         self._by_rank, self.slack = by_ids(np.where(self.settled, self.rank, np.nan), self.arrival)
 
     def around(self, position: int) -> tuple[float, float]:
-        """Return the arrivals of the jobs with the next lower and the next higher id.
-
-        Only jobs with certain times count. -inf, inf: no such job, or arrivals do not increase with ids.
-        """
+        """Return arrivals of decided jobs with the next lower and higher id (±inf: none)."""
         if self.slack is None or not np.isfinite(self.rank[position]):
             return -np.inf, np.inf
         place = int(np.searchsorted(self.rank[self._by_rank], self.rank[position]))

@@ -45,10 +45,7 @@ class Fold:
     gang: bool = False
 
     def rule(self, name: str, is_text: bool) -> str:
-        """Return how several rows of a job become one in this column.
-
-        "": the column must be equal in all rows.
-        """
+        """Return how a job's rows become one in this column; "": all must be equal."""
         if name in self.columns:
             return self.columns[name]
         if name in TIMES:
