@@ -199,7 +199,10 @@ class PlanAndRepair(Scheduler):
                     yield Fetch(item, lane.device)
 
     def _repair(self, idle: list[PlannedLane], view: View) -> Iterator[Decision]:
-        """Start steps on idle devices: from own queues, then from others', then restarts."""
+        """Start jobs on idle devices.
+
+        First those planned there, then those of other devices, last running jobs, which begin again there.
+        """
         for lane in [lane for lane in idle if lane.queue]:
             if (job := reordered(self._board, lane, self._look(view), view)) is not None:
                 self.notes["reordered"] += 1

@@ -197,7 +197,7 @@ class _Race:
 
 @dataclass(frozen=True)
 class ConstraintNode:
-    """Constraints for this subtree; `children` refine them, in order of preference."""
+    """Constraints to add to a program; `children` add further ones, in this order."""
 
     name: str
     constraints: tuple[Constraint, ...]

@@ -336,7 +336,10 @@ def _tangents(
 
 
 def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
-    """Assign tasks, longest first, to cores or GPUs of the type of largest fraction."""
+    """Round the relaxed solution: each task gets the type of its largest fraction.
+
+    Within a type, tasks are assigned to its cores or GPUs longest first.
+    """
     kind = fractions.argmax(axis=1)
     lanes = np.empty(machine.instance.size, dtype=np.int64)
     for number, count in enumerate(machine.instance.counts):

@@ -488,9 +488,9 @@ def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int,
 def _spread(
     need: np.ndarray, tasks: np.ndarray, since: np.ndarray, arrival: np.ndarray, lanes: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Schedule a side's tasks, longest first; return starts, devices and the end.
+    """Schedule tasks on the CPUs (or the GPUs), longest first.
 
-    lanes: devices of the tasks; None: each on the device that is free first.
+    lanes: devices of the tasks; None: each on the device that is free first.  Returns starts, devices and the end.
     """
     order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
     if lanes is None:

@@ -51,7 +51,7 @@ class Lst(DescendingPlanner):
 def lst(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
-    """Return the schedule, and the program's lower bound on any makespan."""
+    """Return the schedule of Lenstra, Shmoys and Tardos, and a bound on the makespan."""
     schedules, bound = roundings(times, counts, ready, since)
     return schedules[0], bound
 

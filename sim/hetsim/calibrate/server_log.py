@@ -223,7 +223,7 @@ def entry_of(path: Path) -> dict[str, Any]:
 
 
 def service_of(path: Path) -> dict[str, Any]:
-    """Return a server's service, with the keys of its profile and absolute paths."""
+    """Return the `service:` of a scenario, with its profile's keys and absolute paths."""
     service = dict(anchored(entry_of(path)["service"], path.parent))
     if (included := service.pop("profile", None)) is not None:  # a profile must not include another one
         beside = path.parent / included

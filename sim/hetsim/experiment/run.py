@@ -93,7 +93,10 @@ def replicate(
 
 
 def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int = 1) -> Result:
-    """Run the first replication, with the warm-up that `most` replications would have."""
+    """Run the first replication of a scenario.
+
+    most: number of replications from which the warm-up is estimated.
+    """
     options = options or StudyOptions()
     case = Case(scenario, seed=options.seed)
     with begun(options, Setup((scenario,), (), options.check, options.audit), 1) as study:

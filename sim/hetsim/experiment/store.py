@@ -145,7 +145,7 @@ class Store:
             Path(str(journal.name)).unlink(missing_ok=True)
 
     def close(self, complete: bool) -> None:
-        """Close the files.  complete: no runs remain, so that all can be sealed."""
+        """Close the files.  complete: no runs remain, so all are moved to final files."""
         if complete:
             self.seal()
             if self._files is not None:

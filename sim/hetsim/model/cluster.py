@@ -267,7 +267,10 @@ class Cluster:
 
     @cached_property
     def powered_units(self) -> list[int]:
-        """Number of units that use power and cost money, by device; driver cores included."""
+        """For each device, how many units use power and cost money.
+
+        A GPU is one; a CPU is its cores, those reserved for drivers included.
+        """
         return [
             self.nodes[d.node].cpus + self.nodes[d.node].spec.drivers if d.type.kind == "cpu" else 1
             for d in self.devices

@@ -264,7 +264,7 @@ class LaunchSeen(Protocol):
 
 
 class Changes(Protocol):
-    """Counters of changes, for policies that cache results."""
+    """Counters of what has changed in the cluster, for policies that cache results."""
 
     @property
     def releases(self) -> int:

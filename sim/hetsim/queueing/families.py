@@ -18,7 +18,10 @@ def moves_data(facts: Facts) -> bool:
 
 
 def sized_tasks(facts: Facts) -> bool:
-    """Check for known keys, one mode and known times; return False if one fails."""
+    """Check that theory supports all keys, tasks have one mode, and times are known.
+
+    Return False if one of this fails.
+    """
     return facts.recognized & facts.one_way() and facts.sizes_known()
 
 

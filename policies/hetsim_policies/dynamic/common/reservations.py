@@ -272,7 +272,10 @@ def _stages(mode: Mode, compute: float, remaining: float) -> float:
 
 
 def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:
-    """Estimated seconds of all stages at a reservation; if later, on idle devices."""
+    """Estimated seconds of all stages of a task at its reservation.
+
+    If that is later than now, its devices are taken to be idle then.
+    """
     mode, placement = reservation.mode, reservation.placement(task, view) if reservation.time <= view.now else None
     if placement is not None:
         return view.duration(task, placement)

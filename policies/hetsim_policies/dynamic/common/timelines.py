@@ -93,7 +93,7 @@ class Fields:
         return cores + (memory << WIDTH) + (gpus << self.offsets[mode.type.name] if gpus else 0)
 
     def demand(self, mode: Mode, count: int) -> int:
-        """Return the packed demand of `count` units (see `amount_of`) of a launch."""
+        """Return what `count` units of a mode need, as one integer (unit: `amount_of`)."""
         if (packed := self.packed.get((mode, count))) is None:
             gpus, cores, memory = occupied(mode, count)
             if self.one_field and (cores or memory):

@@ -13,7 +13,10 @@ Topology = Literal["required", "preferred", "unconstrained"]
 
 @dataclass(eq=False)
 class Domain:
-    """A domain: names on all levels, highest first; room for pods; what it contains."""
+    """A domain of the topology, such as a rack, and the pods that it has room for.
+
+    names: of the domain and all above it, highest first.  inside: domains of the next level.
+    """
 
     names: tuple[str, ...]
     room: int

@@ -186,7 +186,7 @@ def _of_one_lane(mode: Mode) -> bool:
 def staged(
     tasks: Tasks, rows: np.ndarray, position: int, mode: Mode, way: Way, private: Private
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Upload, compute and download seconds of tasks in a mode over a path."""
+    """Seconds of upload, computing and download of tasks in a mode (`way`: path)."""
     up, down = stage_seconds(mode, way, private, rows)
     return up, mode.computing(1, tasks.time[rows, position]), down
 

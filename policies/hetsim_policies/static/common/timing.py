@@ -33,7 +33,7 @@ Placed = tuple[int, int, int]  # (task, type, lane number), in the order of the 
 
 @dataclass(frozen=True)
 class Timing:
-    """Start and finish of each task; `exact` if the timetable ignores nothing."""
+    """Start and finish of each task; `exact` if they are those that the run will have."""
 
     start: np.ndarray
     finish: np.ndarray

@@ -74,7 +74,10 @@ def exchange_over(
     cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
     at_peak: float = math.nan, largest: float = 1.0, pipeline: StepPipeline | None = None,
 ) -> Exchange:  # fmt: skip
-    """Return a step with communication; its nominal time ignores limits of uplinks."""
+    """Return a step of computing and communication between nodes.
+
+    Its nominal time ignores limits of the racks' uplinks.
+    """
     card = min(spec.network.upload, spec.network.download) / spec.cards
     seconds = compute + filling
     for phase in phases:

@@ -36,7 +36,10 @@ Sink = Callable[[int, Row, str | None], None]
 
 @dataclass(frozen=True)
 class Fold:
-    """Rule that merges the rows with one value of `by` into one job, by column."""
+    """Rules by which rows with the same value of the column `by` become one job.
+
+    Each other column has a rule.
+    """
 
     by: str
     columns: Mapping[str, str] = field(default_factory=dict)  # declared rules
