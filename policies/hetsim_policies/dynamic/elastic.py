@@ -1,4 +1,4 @@
-"""Elastic jobs: sizes that grow and shrink, by the gain of the next step."""
+"""Elastic jobs: the next device goes to the job whose time falls most by it."""
 
 import math
 from bisect import bisect_left, insort

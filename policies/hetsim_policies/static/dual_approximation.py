@@ -401,7 +401,11 @@ def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSide
 
 
 def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndarray) -> TwoSidedSchedule:
-    """Schedule tasks where they finish first, or longest first if that is shorter."""
+    """Return the shorter of two schedules on m CPUs and k GPUs.
+
+    p, q: times on a CPU and on a GPU.  One places tasks in this order where they finish first; the other has the same
+    sides, longest tasks first.
+    """
     cpus, gpus = [(0.0, lane) for lane in range(m)], [(0.0, lane) for lane in range(m, m + k)]
     lanes = np.zeros(len(p), dtype=np.int64)
     cpu_times, gpu_times = p.tolist(), q.tolist()

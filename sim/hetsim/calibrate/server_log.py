@@ -414,7 +414,10 @@ def observed(server: Server) -> tuple[Interval, Interval]:
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:
-    """Fit the pace and `front_end`; decide whether reading steps also decode."""
+    """Fit a factor on all step times, and the delay of the front end.
+
+    Also decide whether steps that read prompts decode as well.
+    """
     tried: dict[tuple[bool, float], float] = {}
     pace = 1.0
     front = {one: search.front_end(reading.times(one)) for one in (True, False)}

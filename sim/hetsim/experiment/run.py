@@ -189,7 +189,7 @@ def rehearse(scenario: Scenario) -> RunInput:
 
 
 def to_keep(scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions) -> list[str]:
-    """Return the metrics to keep; groupings with several groups are added as texts."""
+    """Return the metrics to keep of each run, those of the groups of `by` included."""
     # The usual ones are kept anyway.
     names, wanted = expanded(name for name in listed(metrics) if name != "usual"), checked(by)
     number = scenario.model.replications if options.replications is None else options.replications

@@ -244,7 +244,10 @@ class Warmup:
     lasting: RunOutcome | None = None
 
     def error_of(self, pilot: Pilot) -> str:
-        """Return why a case has no replications, or "" if it has."""
+        """Return why no replications of a case can be made; "" if they can.
+
+        pilot: the runs from which its warm-up was to be found.
+        """
         if pilot.error is not None:
             return pilot.error.error
         return "" if self.lasting is None else f"the warm-up of the point cannot be found: {self.lasting.error}"

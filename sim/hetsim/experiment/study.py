@@ -354,7 +354,10 @@ class Study:
         return RunOutcome(values, result.warnings, unknown=result.undeclared)
 
     def _spread(self, first: deque[Place]) -> None:
-        """Run replications on the workers; meanwhile run those with full results here."""
+        """Run replications on the workers.
+
+        Meanwhile this process makes the runs that are kept in full.
+        """
         pool = self.workers.pool
         assert pool is not None
         flight = _Flight(self, pool, first)

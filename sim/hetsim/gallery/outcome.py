@@ -146,7 +146,10 @@ def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> 
 
 
 def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """Judge each row by its order relative to the other rows of its group."""
+    """Set `within` of each row: True if it is in the same order as in the paper.
+
+    It is compared with the other rows of its group.
+    """
     places = [row for row in rows if not math.isnan(row["paper"]) and not math.isnan(row["hetsim"])]
     for row in places:
         others = [one for one in places if all(one[name] == row[name] for name in ("value", *groups))]

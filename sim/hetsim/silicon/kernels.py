@@ -77,7 +77,10 @@ def surfaces() -> dict[Key, Surface]:
 
 @cache
 def surface_of(key: Key) -> Surface:
-    """Return a shipped surface; with all points of its table, if that is installed."""
+    """Return a kernel's grid of measured times (surface).
+
+    If the complete tables are installed, it has all their points.
+    """
     shipped = surfaces()[key]
     if (table := exact.measured(*key, shipped.version)) is None:
         return shipped

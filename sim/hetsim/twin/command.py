@@ -239,7 +239,10 @@ class _Known:
     def widened(
         self, listed: list[dict[str, Any]], policy: Ruled, count: int, quiet: bool, shadow: list[Past]
     ) -> tuple[Any, list[str]]:
-        """Return how to widen intervals (None: unknown), from past errors; and notes."""
+        """Return how to widen the forecasts' intervals, from earlier errors; and notes.
+
+        None if there are too few earlier forecasts.  shadow: those of the shadow log.
+        """
         from hetsim.twin.forecast import SnapshotCluster
         from hetsim.twin.judge import earlier_instants, look_back
         from hetsim.twin.widening import ENOUGH_STARTS, widening

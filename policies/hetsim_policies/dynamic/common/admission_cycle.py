@@ -58,11 +58,12 @@ class Rules(BaseModel):
 
 @dataclass(eq=False)
 class Workload:
-    """A waiting or admitted workload, and its task.
+    """A workload (job of Kueue), waiting or admitted, and its task.
 
     order: tie-breaker between equal workloads.
     kind: if a workload cannot be admitted, workloads of its kind in the same queue are not tried.
-    tried: by pod set and resource, the position of the flavor tried last; -1: all were tried.  gated: never preempts.
+    tried: by pod set and resource, the position of the resource flavor tried last; -1: all were tried.  gated: never
+        preempts.
     """
 
     name: str

@@ -22,7 +22,10 @@ class Quota(NamedTuple):
 
 
 class Cohort:
-    """A cohort or queue in the tree; once the tree is complete, `settle` its root."""
+    """A cohort or queue in Kueue's tree of quotas.
+
+    Once a tree is complete, `settle` must be called for its root.
+    """
 
     def __init__(
         self, name: str, parent: "Cohort | None" = None, quotas: Mapping[Key, Quota] | None = None, weight: float = 1.0

@@ -86,7 +86,7 @@ class Fields:
         return mode.type.name in self.offsets if mode.gpus else self.node.cpu.type is mode.type
 
     def mask(self, mode: Mode) -> int:
-        """Return the bits that must be set after subtracting a demand; otherwise no room."""
+        """Return the bits that remain set if a need was subtracted and there was room."""
         return SPARE | SPARE << WIDTH | (SPARE << self.offsets[mode.type.name] if mode.gpus else 0)
 
     def pack(self, mode: Mode, gpus: int, cores: int, memory: int) -> int:

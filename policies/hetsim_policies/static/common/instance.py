@@ -103,7 +103,10 @@ class Instance:
 
     @cached_property
     def places(self) -> tuple[list[Device], np.ndarray]:
-        """Return devices (a node's cores are one), and for each lane its device's number."""
+        """Return the devices, and for each core or GPU (lane) the number of its device.
+
+        The cores of a node are one device.
+        """
         devices = [device for of_type in self.devices for device in of_type]
         number = {device: place for place, device in enumerate(dict.fromkeys(devices))}
         return list(number), np.array([number[device] for device in devices], dtype=np.int64)
@@ -205,7 +208,7 @@ def occupied(stages: np.ndarray, mode: Mode) -> np.ndarray:
 
 
 def slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
-    """Return a path to the host: its three parts are the slowest of a type's devices."""
+    """Return a path to the host with the worst latency and rates of a type's devices."""
     cluster = problem.cluster
     ways = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
     return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in ways), strict=True)))

@@ -107,7 +107,10 @@ class LaneStages:
 
 @dataclass(eq=False, slots=True)
 class TimedLane:
-    """One core or GPU: its queue, its launches, and users and waiters of each engine."""
+    """One core or GPU in the timetable: its queue and its launches.
+
+    holder, waiting: of each engine (upload, compute, download) the task that uses it, and those that wait.
+    """
 
     device: Device
     kind: int

@@ -55,7 +55,10 @@ SHORTEST = 1e-9  # minimum time of a task in seconds, so that the logarithm is f
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of observation and actions: tasks shown, device types, decision."""
+    """Sizes of an agent's observation and actions.
+
+    They follow from the number of tasks shown, the device types, and what the agent decides.
+    """
 
     window: int
     types: tuple[str, ...]
@@ -258,7 +261,6 @@ class Window(Scheduler):
         return startable
 
     def _now_shown(self) -> list[Task]:
-        """As `shown`, but not a list of the caller's own."""
         if self._visible is None:
             self._visible = self.shown()
         return self._visible

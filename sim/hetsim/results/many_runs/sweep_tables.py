@@ -130,7 +130,10 @@ class GrowingTable:
 def tables(
     keys: Columns, rows: Sequence[SweepRow], all_names: Sequence[str], several: bool, text_seeds: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Build the two tables of some rows; all_names: names of all values of the runs."""
+    """Build a sweep's tables of means and of replications, for some of its rows.
+
+    all_names: names of all values that the runs have.
+    """
     kept = [name for name in all_names if name not in (_END, _WATTS, "replication")]
     names = [name for name in kept if not name.startswith("_")]
     failed = np.array([bool(row.errors) or any(run is None for run in row.runs) for row in rows])

@@ -172,7 +172,7 @@ class Occupied(Model):
 
 
 class Held(Occupied):
-    """Keys of a mode or task: resources, and the source of its times."""
+    """What a mode or task needs: resources, and what its times are computed from."""
 
     USED: ClassVar = {
         "batch": profiles.BATCH, "steps": profiles.STEPS, "efficiency": profiles.EFFICIENCY, "nodes": 1,

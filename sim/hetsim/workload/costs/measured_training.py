@@ -183,7 +183,10 @@ class TrainingCurve:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds of the whole job on the packed layout; inf if the job cannot run there."""
+        """Seconds of the whole job if its GPUs are on as few nodes as possible (packed).
+
+        inf if the job cannot run so.
+        """
         return float(self._rates_and_times(self.packed, 1.0)[1][-1])
 
     @cached_property

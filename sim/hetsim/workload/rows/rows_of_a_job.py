@@ -74,7 +74,7 @@ class JobRows:
     """Converter of rows into jobs; jobs are in the order of their first rows."""
 
     def __init__(self, log: JobLog, fold: Fold | None, sink: Sink):
-        """`fold`: None if differing rows with the same key are an error."""
+        """fold: how rows of one job become one; None: rows that differ are an error."""
         self.log, self.fold, self.sink = log, fold, sink
         self._waiting: dict[object, list[tuple[int, Row, str | None]]] = {}
 
