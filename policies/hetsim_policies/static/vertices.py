@@ -221,7 +221,10 @@ def min_guess(instance: WideTasks) -> tuple[float, Split]:
 
 
 def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:
-    """Return list schedules of a guess's options, from a vertex (None: computed here)."""
+    """Return list schedules for a guess of the makespan.
+
+    found: a vertex of the linear program, which says how tasks are divided among types; None: it is computed.
+    """
     areas = instance.min_areas(guess * (1 + 1e-9))
     share = (found or split(areas, instance.counts, divisible=True)).share
     made = []

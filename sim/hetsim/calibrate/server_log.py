@@ -143,7 +143,10 @@ class Server:
         return (self.log.ttft[: self.count] - ttft)[quiet]
 
     def figures(self, times: StepTimes, front_end: float, first: int) -> "list[Figure]":
-        """Simulate the whole log; compare figures of the requests from index `first` on."""
+        """Simulate the whole log; return measured and simulated means and quantiles.
+
+        They are those of the requests from index `first` on.
+        """
         log = self.log
         ttft, latency, record = self.simulated(times, front_end)
         rest = slice(first, None)

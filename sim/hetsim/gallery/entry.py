@@ -1,4 +1,4 @@
-"""An entry of the gallery: read, checked, and as a list of cases."""
+"""Reads and checks entries of the gallery (published experiments to repeat)."""
 
 import hashlib
 import itertools

@@ -118,7 +118,10 @@ def judged(
 
 
 def on_average(rows: Sequence[dict[str, Any]], bound: float) -> None:
-    """Judge the rows of each value by their mean ratio to the paper: at most `bound`."""
+    """Set `within` of each value's rows: True if the mean ratio is at most `bound`.
+
+    The ratio is that of our value to the paper's.
+    """
     for value in dict.fromkeys(row["value"] for row in rows):
         judged_rows = [row for row in rows if row["value"] == value and not math.isnan(row["paper"])]
         ratios = [row["hetsim"] / row["paper"] for row in judged_rows]

@@ -106,7 +106,10 @@ def _subject(outcome: Outcome) -> str:
 
 
 def _draw(outcome: Outcome, folder: str, floats: Latex) -> tuple[str, str, list[str]]:
-    """Write tables and pictures; return the command, the table of points, remarks."""
+    """Write the tables and pictures of a paper.
+
+    Returns the command that repeats the results, the table of a sweep's points ("": none), and remarks.
+    """
     if isinstance(outcome, Comparison):
         of_comparison.compared(outcome, floats)
         floats.picture(lambda: plots.comparison(outcome), "metrics by policy")

@@ -17,7 +17,7 @@ from hetsim.policy.routing import RoutedReplica, RoutedRequest
 
 
 class Generation(RoutedRequest, Protocol):
-    """A request as seen by the policies of its service."""
+    """A request to a language model, as its batching and routing policies see it."""
 
     prompt: int  # tokens of the prompt
     longest: int  # maximum tokens of the answer that it announces (`max_output_tokens` of the service); 0: none

@@ -80,7 +80,10 @@ class Match:
 
     @property
     def error(self) -> float:
-        """Relative error of the prediction, from its formula and from failed assumptions."""
+        """Relative error of the prediction.
+
+        It is that of its formula plus the largest one of the assumptions that do not hold.
+        """
         return abs(self.formula_error) + max((one.error for one in self.failed), default=0.0)
 
     @property
@@ -133,7 +136,10 @@ class Density(NamedTuple):
 
 
 def density_of(distribution: Any, factor: float, weight: float = 1.0) -> Density | None:
-    """Return a weighted density of a distribution times `factor`; None if unknown."""
+    """Return the density of `factor` times a distributed value; None if unknown.
+
+    weight: its share in a mixture.
+    """
     from scipy import stats
 
     one, name = distribution, getattr(distribution, "distribution", "")

@@ -538,7 +538,10 @@ def _by_rank(listed: list[Candidate], borrow: bool, keys: set[Key]) -> Iterator[
 def _search(
     queue: Queue, usage: Mapping[Key, int], borrow: bool, order: Iterator[tuple[Workload, str]]
 ) -> dict[Workload, str]:
-    """Return the workloads to preempt so that the usage fits; empty if impossible."""
+    """Return the workloads to preempt so that `usage` fits, each with the reason.
+
+    Empty if that is impossible.  borrow: quota may be borrowed.  order: the candidates, best first.
+    """
 
     def fits() -> bool:
         return all(

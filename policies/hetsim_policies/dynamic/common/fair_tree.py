@@ -115,7 +115,10 @@ class FairTree:
 
 
 class _Account:
-    """Usage of an owner: `amount` at time `reckoned`, then `rate` millionths a second."""
+    """Usage of an owner: `amount` up to `reckoned`; since then `rate` devices run.
+
+    The rate is in millionths of a device.
+    """
 
     __slots__ = ("amount", "rate", "reckoned")
 

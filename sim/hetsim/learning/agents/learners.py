@@ -118,7 +118,10 @@ class Memory:
         return place
 
     def end(self, place: int, reward: float, left: float) -> None:
-        """Record the reward of a decision, and the discount factor of the later rewards."""
+        """Record the reward of a decision.
+
+        left: discount factor of all that follows it (0 at the end of an episode).
+        """
         self.rewards[place], self.left[place] = reward, left
 
     def draw(self, count: int, random: np.random.Generator) -> np.ndarray:

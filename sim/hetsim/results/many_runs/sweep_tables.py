@@ -38,7 +38,7 @@ class SweepTables:
     """Tables `table` and `by_replication` of a sweep, built in order of points."""
 
     def __init__(self, columns: Columns, *, several: bool, text_seeds: bool, folder: Path | None = None):
-        """columns: values of each row's keys; several: rows have several replications.
+        """columns: values of the rows' keys; several: rows have several replications.
 
         text_seeds: store seeds as text.  folder: write the tables to files next to this path; None: keep them in
         memory.

@@ -68,7 +68,10 @@ class ModeTable:
         return self._offered[mode]
 
     def by_shape(self, position: int, value: Callable[[Mode], float], missing: float) -> np.ndarray:
-        """Value of the mode at `position` of each shape; `missing` if it cannot be used."""
+        """Return a value of the mode number `position` of each shape, as an array.
+
+        missing: value for shapes without this mode, or if the cluster cannot run it.
+        """
         return np.array(
             [
                 value(shape.modes[position])

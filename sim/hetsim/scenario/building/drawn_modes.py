@@ -184,7 +184,10 @@ class DrawnModes:
         self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None,
         exchange: Exchange | None = None, nodes: int | None = None,
     ) -> None:  # fmt: skip
-        """Add a GPU mode, or one per number of GPUs in `scaling`; `times`: on one GPU."""
+        """Add a mode on GPUs or, with `scaling`, one for each of its numbers of GPUs.
+
+        times: seconds on one GPU.
+        """
         demand = self.demand
         counts = {"": 1.0} if demand.scaling is None else demand.scaling
         stretch = 1.0

@@ -95,7 +95,7 @@ class TaskStream:
 
 @dataclass
 class Context:
-    """The run for which streams are built: scenario, cluster, modes, random numbers."""
+    """The run whose tasks are built: scenario, cluster, modes and random numbers."""
 
     document: Document
     cluster: Cluster

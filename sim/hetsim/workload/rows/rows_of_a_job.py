@@ -79,7 +79,10 @@ class JobRows:
         self._waiting: dict[object, list[tuple[int, Row, str | None]]] = {}
 
     def take(self, key: str | None, line: int, row: Row, whole: str | None = None) -> None:
-        """Add a row of the job `key`; a row with the same text `whole` is a repetition."""
+        """Add a row of the job `key`.
+
+        whole: the text of the row; if the job has a row with the same text, this one is a repetition and is left out.
+        """
         rows = self._waiting.setdefault(len(self._waiting) if key is None else key, [])
         if whole is not None and any(whole == other for _, _, other in rows):
             self.log.pass_over("repetitions", line)
