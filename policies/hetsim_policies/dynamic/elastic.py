@@ -1,4 +1,4 @@
-"""Elastic jobs: the next device goes to the job whose time falls most by it."""
+"""Elastic jobs: each further device goes to the job that gains most by it."""
 
 import math
 from bisect import bisect_left, insort

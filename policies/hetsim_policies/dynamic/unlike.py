@@ -16,7 +16,7 @@ from hetsim_policies.dynamic.time_fractions import check_costs, prices
 
 
 class Matched(NamedTuple):
-    """Where a job goes: mode, type and number of a device, and jobs that follow there."""
+    """Where a job goes: mode, type and number of a device, number of jobs behind it."""
 
     job: int
     mode: int

@@ -433,8 +433,7 @@ class Hierarchical(Scheduler):
     ) -> tuple[float, GroupedTask, DeviceGroup] | None:
         """Return the best move of a task of a kind to a group with idle devices, or None.
 
-        The result is (slowdown there, task, group).  full: modes that fit nowhere (updated).  barred: pairs of kind and
-        group that are not tried.
+        Result: (slowdown there, task, group).  full: modes that fit nowhere (updated).  barred: (kind, group) to skip.
         """
         best: tuple[float, GroupedTask, DeviceGroup] | None = None
         for position in kind.positions:

@@ -199,10 +199,7 @@ class PlanAndRepair(Scheduler):
                     yield Fetch(item, lane.device)
 
     def _repair(self, idle: list[PlannedLane], view: View) -> Iterator[Decision]:
-        """Start jobs on idle devices.
-
-        First those planned there, then those of other devices, last running jobs, which begin again there.
-        """
+        """Start jobs on idle devices: planned there or elsewhere, or (`restart`) running."""
         for lane in [lane for lane in idle if lane.queue]:
             if (job := reordered(self._board, lane, self._look(view), view)) is not None:
                 self.notes["reordered"] += 1

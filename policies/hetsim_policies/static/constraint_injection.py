@@ -197,7 +197,7 @@ class _Race:
 
 @dataclass(frozen=True)
 class ConstraintNode:
-    """Constraints to add to a program; `children` add further ones, in this order."""
+    """Constraints to add to a program; `children`, tried in turn, each add their own."""
 
     name: str
     constraints: tuple[Constraint, ...]

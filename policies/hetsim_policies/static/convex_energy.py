@@ -336,10 +336,7 @@ def _tangents(
 
 
 def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
-    """Round the relaxed solution: each task gets the type of its largest fraction.
-
-    Within a type, tasks are assigned to its cores or GPUs longest first.
-    """
+    """Assign tasks, longest first, to devices of the type of their largest fraction."""
     kind = fractions.argmax(axis=1)
     lanes = np.empty(machine.instance.size, dtype=np.int64)
     for number, count in enumerate(machine.instance.counts):

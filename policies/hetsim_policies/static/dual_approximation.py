@@ -401,11 +401,7 @@ def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSide
 
 
 def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndarray) -> TwoSidedSchedule:
-    """Return the shorter of two schedules on m CPUs and k GPUs.
-
-    p, q: times on a CPU and on a GPU.  One places tasks in this order where they finish first; the other has the same
-    sides, longest tasks first.
-    """
+    """Place tasks where they end first; per side (CPU, GPU) longest first if shorter."""
     cpus, gpus = [(0.0, lane) for lane in range(m)], [(0.0, lane) for lane in range(m, m + k)]
     lanes = np.zeros(len(p), dtype=np.int64)
     cpu_times, gpu_times = p.tolist(), q.tolist()
@@ -492,10 +488,7 @@ def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int,
 def _spread(
     need: np.ndarray, tasks: np.ndarray, since: np.ndarray, arrival: np.ndarray, lanes: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Schedule tasks on the CPUs (or the GPUs), longest first.
-
-    lanes: devices of the tasks; None: each on the device that is free first.  Returns starts, devices and the end.
-    """
+    """Return starts, devices (`lanes`, or the first free), end; longest tasks first."""
     order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
     if lanes is None:
         starts, lanes = list_schedule(need, len(since), order, ready=arrival, since=since)

@@ -221,10 +221,7 @@ def min_guess(instance: WideTasks) -> tuple[float, Split]:
 
 
 def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:
-    """Return list schedules for a guess of the makespan.
-
-    found: a vertex of the linear program, which says how tasks are divided among types; None: it is computed.
-    """
+    """Return list schedules for a guessed makespan from an LP vertex (None: computed)."""
     areas = instance.min_areas(guess * (1 + 1e-9))
     share = (found or split(areas, instance.counts, divisible=True)).share
     made = []

@@ -143,10 +143,7 @@ class Server:
         return (self.log.ttft[: self.count] - ttft)[quiet]
 
     def figures(self, times: StepTimes, front_end: float, first: int) -> "list[Figure]":
-        """Simulate the whole log; return measured and simulated means and quantiles.
-
-        They are those of the requests from index `first` on.
-        """
+        """Simulate the log; compare total time, and metrics of requests from `first` on."""
         log = self.log
         ttft, latency, record = self.simulated(times, front_end)
         rest = slice(first, None)
@@ -417,10 +414,7 @@ def observed(server: Server) -> tuple[Interval, Interval]:
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:
-    """Fit a factor on all step times, and the delay of the front end.
-
-    Also decide whether steps that read prompts decode as well.
-    """
+    """Fit a factor on step times, front-end delay, and whether prefill steps decode."""
     tried: dict[tuple[bool, float], float] = {}
     pace = 1.0
     front = {one: search.front_end(reading.times(one)) for one in (True, False)}

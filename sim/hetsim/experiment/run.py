@@ -93,10 +93,7 @@ def replicate(
 
 
 def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int = 1) -> Result:
-    """Run the first replication of a scenario.
-
-    most: number of replications from which the warm-up is estimated.
-    """
+    """Run the first replication; find `warmup: auto` from at most `most` of them."""
     options = options or StudyOptions()
     case = Case(scenario, seed=options.seed)
     with begun(options, Setup((scenario,), (), options.check, options.audit), 1) as study:

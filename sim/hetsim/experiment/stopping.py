@@ -244,10 +244,7 @@ class Warmup:
     lasting: RunOutcome | None = None
 
     def error_of(self, pilot: Pilot) -> str:
-        """Return why no replications of a case can be made; "" if they can.
-
-        pilot: the runs from which its warm-up was to be found.
-        """
+        """Return why a case has no replications after its pilot runs; "" if it has."""
         if pilot.error is not None:
             return pilot.error.error
         return "" if self.lasting is None else f"the warm-up of the point cannot be found: {self.lasting.error}"

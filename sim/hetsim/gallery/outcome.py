@@ -118,10 +118,7 @@ def judged(
 
 
 def on_average(rows: Sequence[dict[str, Any]], bound: float) -> None:
-    """Set `within` of each value's rows: True if the mean ratio is at most `bound`.
-
-    The ratio is that of our value to the paper's.
-    """
+    """Set `within` of each value's rows: mean ratio, ours to the paper's, ≤ `bound`."""
     for value in dict.fromkeys(row["value"] for row in rows):
         judged_rows = [row for row in rows if row["value"] == value and not math.isnan(row["paper"])]
         ratios = [row["hetsim"] / row["paper"] for row in judged_rows]
@@ -149,10 +146,7 @@ def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> 
 
 
 def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """Set `within` of each row: True if it is in the same order as in the paper.
-
-    It is compared with the other rows of its group.
-    """
+    """Set `within` of each row: True if ordered in its group as in the paper."""
     places = [row for row in rows if not math.isnan(row["paper"]) and not math.isnan(row["hetsim"])]
     for row in places:
         others = [one for one in places if all(one[name] == row[name] for name in ("value", *groups))]

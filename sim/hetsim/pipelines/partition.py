@@ -145,10 +145,7 @@ class _Room:
     devices: int
 
     def allows(self, replicas: int, used: int) -> np.ndarray:
-        """Return which stages of `replicas` devices fit into the devices' memory.
-
-        used: devices of the stages before, on which the memory that a stage needs depends.
-        """
+        """Return which stages fit in memory; used: devices of these and earlier stages."""
         return self.stages.needed(replicas, self.devices - used) <= self.memory
 
 
@@ -309,10 +306,7 @@ class _Unlike:
         self.stages: dict[EqualDevices, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def stages_of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return the times of each possible stage on 1, 2, ... devices of a group.
-
-        For each number: seconds between two items, and seconds of one item.
-        """
+        """Return, by number of replicas, seconds between items and of an item, per stage."""
         if group not in self.stages:
             each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
             rows = []

@@ -137,7 +137,7 @@ class IterationPolicy:
         raise NotImplementedError
 
     def queued(self, replica: Replica, request: Generation) -> None:
-        """Hook: a request begins to wait; with `by_client`, `heads` does not have it yet."""
+        """Hook, only with `by_client`: a request begins to wait; it is not yet in `heads`."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
         """Hook: a request joins the replica, or its KV transfer to the replica begins."""

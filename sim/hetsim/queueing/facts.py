@@ -80,10 +80,7 @@ class Match:
 
     @property
     def error(self) -> float:
-        """Relative error of the prediction.
-
-        It is that of its formula plus the largest one of the assumptions that do not hold.
-        """
+        """Relative error: the formula's, plus the largest of assumptions that do not hold."""
         return abs(self.formula_error) + max((one.error for one in self.failed), default=0.0)
 
     @property
@@ -136,10 +133,7 @@ class Density(NamedTuple):
 
 
 def density_of(distribution: Any, factor: float, weight: float = 1.0) -> Density | None:
-    """Return the density of `factor` times a distributed value; None if unknown.
-
-    weight: its share in a mixture.
-    """
+    """Return `weight` × density of `factor` × a distributed value; None if unknown."""
     from scipy import stats
 
     one, name = distribution, getattr(distribution, "distribution", "")

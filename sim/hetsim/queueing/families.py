@@ -18,10 +18,7 @@ def moves_data(facts: Facts) -> bool:
 
 
 def sized_tasks(facts: Facts) -> bool:
-    """Check that theory supports all keys, tasks have one mode, and times are known.
-
-    Return False if one of this fails.
-    """
+    """Return True if all keys are supported, tasks have one mode, and times are known."""
     return facts.recognized & facts.one_way() and facts.sizes_known()
 
 

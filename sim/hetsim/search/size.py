@@ -232,10 +232,7 @@ def size(
 
 
 def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed: int | None) -> tuple[int, str]:
-    """Return the smallest number of devices that is not overloaded for certain.
-
-    Also returns why smaller numbers are excluded.
-    """
+    """Return the smallest value of `over` without certain overload, and why not less."""
     def overload(number: int) -> str:
         try:
             made = scenario.with_overrides({over: number}).build(seed)

@@ -77,10 +77,7 @@ def surfaces() -> dict[Key, Surface]:
 
 @cache
 def surface_of(key: Key) -> Surface:
-    """Return a kernel's grid of measured times (surface).
-
-    If the complete tables are installed, it has all their points.
-    """
+    """Return a kernel's surface; with all points of the full table if it is installed."""
     shipped = surfaces()[key]
     if (table := exact.measured(*key, shipped.version)) is None:
         return shipped

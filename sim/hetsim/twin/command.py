@@ -241,7 +241,8 @@ class _Known:
     ) -> tuple[Any, list[str]]:
         """Return how to widen the forecasts' intervals, from earlier errors; and notes.
 
-        None if there are too few earlier forecasts.  shadow: those of the shadow log.
+        None if `count` is 0 or too few starts are known.  shadow: forecasts of the shadow log; if their starts do not
+        suffice, `count` earlier snapshots are forecast.
         """
         from hetsim.twin.forecast import SnapshotCluster
         from hetsim.twin.judge import earlier_instants, look_back

@@ -115,10 +115,7 @@ class FairTree:
 
 
 class _Account:
-    """Usage of an owner: `amount` up to `reckoned`; since then `rate` devices run.
-
-    The rate is in millionths of a device.
-    """
+    """Usage of an owner: `amount` to `reckoned`, then `rate` millionths of a device."""
 
     __slots__ = ("amount", "rate", "reckoned")
 

@@ -274,7 +274,7 @@ def _stages(mode: Mode, compute: float, remaining: float) -> float:
 def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:
     """Estimated seconds of all stages of a task at its reservation.
 
-    If that is later than now, its devices are taken to be idle then.
+    If it cannot start there now: as if the GPUs were idle; 0 in a mode without GPUs.
     """
     mode, placement = reservation.mode, reservation.placement(task, view) if reservation.time <= view.now else None
     if placement is not None:

@@ -13,10 +13,7 @@ Topology = Literal["required", "preferred", "unconstrained"]
 
 @dataclass(eq=False)
 class Domain:
-    """A domain of the topology, such as a rack, and the pods that it has room for.
-
-    names: of the domain and all above it, highest first.  inside: domains of the next level.
-    """
+    """A domain, such as a rack: its path of names; pods that fit; domains inside."""
 
     names: tuple[str, ...]
     room: int

@@ -186,11 +186,12 @@ class Integral:
 class AssignmentProgram:
     """The linear program that assigns tasks to sites; see the module.
 
-    times[j, s]: inf if a task cannot run there.  Times are in multiples of `unit`; without constraints it is the
-    makespan of some schedule, so the optimum is at most 1. longest: add a row for each task: its time is at most T
-    (redundant if sites have one lane or there are start variables). frugal: weight in the objective of the mean work
-    per lane (core or GPU), so that among solutions of equal makespan one of minimum work is preferred; with 0 (as for
-    bounds) any of these solutions may be returned.
+    times[j, s]: inf if a task cannot run there.  Times are in multiples of `unit`, which without constraints is the
+        makespan of some schedule, so the optimum is at most 1.
+    longest: add a row for each task: its time is at most T (redundant if sites have one lane or there are start
+        variables).
+    frugal: weight in the objective of the mean work per lane (core or GPU), so that among solutions of equal makespan
+        one of minimum work is preferred; with 0 (as for bounds) any of these solutions may be returned.
     """
 
     def __init__(

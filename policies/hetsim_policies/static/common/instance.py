@@ -103,10 +103,7 @@ class Instance:
 
     @cached_property
     def places(self) -> tuple[list[Device], np.ndarray]:
-        """Return the devices, and for each core or GPU (lane) the number of its device.
-
-        The cores of a node are one device.
-        """
+        """Devices (a node's cores are one), and for each core or GPU its device's number."""
         devices = [device for of_type in self.devices for device in of_type]
         number = {device: place for place, device in enumerate(dict.fromkeys(devices))}
         return list(number), np.array([number[device] for device in devices], dtype=np.int64)

@@ -268,10 +268,7 @@ class PoolLanes:
         return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)
 
     def after_those(self, homes: Iterable[int], width: int, parts: int) -> float:
-        """Return when a second task that needs the same could start, after a first one.
-
-        width, parts: lanes in total, and number of pools among them.  inf if there are too few lanes.
-        """
+        """Return when a second equal task could start after a first; inf: too few lanes."""
         each = width // parts
         ends = [lanes[count * each - 1][0] for lanes in (self.free[home] for home in homes) for count in (1, 2)
                 if count * each <= len(lanes)]  # fmt: skip
@@ -471,9 +468,8 @@ def wide_rounds(instance: WideTasks, allowed: np.ndarray, choice: Choice) -> Poo
 
 
 def wide_graham(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> PoolLanes:
-    """Repeatedly start the first listed task that fits on the devices that are idle.
+    """Start, one by one, the first task that fits idle devices, where it ends first.
 
-    Of its options (modes) the one that ends first is used.
     order: the list; independent tasks that are not in it are not placed.  If a task does not fit, later tasks with the
         same widths and pools are not tested.
     """

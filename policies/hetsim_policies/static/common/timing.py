@@ -33,7 +33,7 @@ Placed = tuple[int, int, int]  # (task, type, lane number), in the order of the 
 
 @dataclass(frozen=True)
 class Timing:
-    """Start and finish of each task; `exact` if they are those that the run will have."""
+    """Start and finish of each task; `exact`: as in the run if estimates are right."""
 
     start: np.ndarray
     finish: np.ndarray

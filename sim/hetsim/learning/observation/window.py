@@ -55,10 +55,7 @@ SHORTEST = 1e-9  # minimum time of a task in seconds, so that the logarithm is f
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of an agent's observation and actions.
-
-    They follow from the number of tasks shown, the device types, and what the agent decides.
-    """
+    """Sizes of an agent's observation and actions, by tasks shown, types and decision."""
 
     window: int
     types: tuple[str, ...]

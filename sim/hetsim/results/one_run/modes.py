@@ -68,10 +68,7 @@ class ModeTable:
         return self._offered[mode]
 
     def by_shape(self, position: int, value: Callable[[Mode], float], missing: float) -> np.ndarray:
-        """Return a value of the mode number `position` of each shape, as an array.
-
-        missing: value for shapes without this mode, or if the cluster cannot run it.
-        """
+        """Return by shape the value of its mode at `position`, or `missing` if unusable."""
         return np.array(
             [
                 value(shape.modes[position])

@@ -404,7 +404,7 @@ class Demand(Held):
                 raise KeyProblem("training", f"training defines times, memory and nodes; leave out {key}")
 
     def check_whole(self) -> None:
-        """Raise KeyProblem if keys of a class and of its `workload:` entry contradict."""
+        """Raise ValueError if keys of a class and of its `workload:` entry contradict."""
         _check_share(self.work, self.gpus, self.scaling)
         check_nodes(self, self.cpu_time is not None)
         self._check_training()

@@ -248,10 +248,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def delay(self) -> float:
-        """Seconds from a request's arrival until it waits at a replica.
-
-        They are those of the key `front_end` or, without it, of the named engine.
-        """
+        """Seconds from arrival to waiting at a replica: `front_end`, or else the engine's."""
         if self.engine is None or "front_end" in self.model_fields_set or self.figures is None:
             return self.front_end
         return float(of_engine("front_end")(*self.figures, self.engine))

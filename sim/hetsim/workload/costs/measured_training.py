@@ -183,10 +183,7 @@ class TrainingCurve:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds of the whole job if its GPUs are on as few nodes as possible (packed).
-
-        inf if the job cannot run so.
-        """
+        """Seconds of the job on as few nodes as possible (`packed`); inf if it cannot run."""
         return float(self._rates_and_times(self.packed, 1.0)[1][-1])
 
     @cached_property

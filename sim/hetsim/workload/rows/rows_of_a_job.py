@@ -36,10 +36,7 @@ Sink = Callable[[int, Row, str | None], None]
 
 @dataclass(frozen=True)
 class Fold:
-    """Rules by which rows with the same value of the column `by` become one job.
-
-    Each other column has a rule.
-    """
+    """Rules by which rows with the same value of the column `by` become one job."""
 
     by: str
     columns: Mapping[str, str] = field(default_factory=dict)  # declared rules
@@ -79,10 +76,7 @@ class JobRows:
         self._waiting: dict[object, list[tuple[int, Row, str | None]]] = {}
 
     def take(self, key: str | None, line: int, row: Row, whole: str | None = None) -> None:
-        """Add a row of the job `key`.
-
-        whole: the text of the row; if the job has a row with the same text, this one is a repetition and is left out.
-        """
+        """Add a row of job `key` (None: a new one), unless one has the same text `whole`."""
         rows = self._waiting.setdefault(len(self._waiting) if key is None else key, [])
         if whole is not None and any(whole == other for _, _, other in rows):
             self.log.pass_over("repetitions", line)
