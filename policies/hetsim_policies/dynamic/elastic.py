@@ -1,4 +1,4 @@
-"""Elastic jobs: sizes that grow and shrink, by the gain of the next step."""
+"""Elastic jobs: each further device goes to the job that gains most by it."""
 
 import math
 from bisect import bisect_left, insort

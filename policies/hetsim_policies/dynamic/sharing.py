@@ -42,7 +42,7 @@ Slowdown = Annotated[float, Field(ge=1)]
 
 
 class PairingScheduler(ListScheduler):
-    """Base: tasks start by arrival; if no device is free, the head may join a task."""
+    """Base class: tasks start by arrival; if no device is free, two may share one."""
 
     serve = Scheduler.serve  # refused: it pairs jobs, not batches
 

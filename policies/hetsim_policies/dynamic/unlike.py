@@ -16,7 +16,7 @@ from hetsim_policies.dynamic.time_fractions import check_costs, prices
 
 
 class Matched(NamedTuple):
-    """A job's place: mode, type and number of a device, and number of jobs behind it."""
+    """Where a job goes: mode, type and number of a device, number of jobs behind it."""
 
     job: int
     mode: int

@@ -431,9 +431,9 @@ class Hierarchical(Scheduler):
     def _hungry(
         self, kind: TaskKind, full: dict[Mode, None], barred: dict[tuple[int, int], None], view: View
     ) -> tuple[float, GroupedTask, DeviceGroup] | None:
-        """Return (slowdown, task to move, group to which it moves) for a kind, or None.
+        """Return the best move of a task of a kind to a group with idle devices, or None.
 
-        full: modes that fit nowhere (updated).  barred: pairs of kind and group that are not tried.
+        Result: (slowdown there, task, group).  full: modes that fit nowhere (updated).  barred: (kind, group) to skip.
         """
         best: tuple[float, GroupedTask, DeviceGroup] | None = None
         for position in kind.positions:

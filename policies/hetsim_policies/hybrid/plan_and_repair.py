@@ -199,7 +199,7 @@ class PlanAndRepair(Scheduler):
                     yield Fetch(item, lane.device)
 
     def _repair(self, idle: list[PlannedLane], view: View) -> Iterator[Decision]:
-        """Start steps on idle devices: from own queues, then from others', then restarts."""
+        """Start jobs on idle devices: planned there or elsewhere, or (`restart`) running."""
         for lane in [lane for lane in idle if lane.queue]:
             if (job := reordered(self._board, lane, self._look(view), view)) is not None:
                 self.notes["reordered"] += 1
@@ -371,11 +371,10 @@ def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -
 
 
 def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> tuple[PlannedJob, PlannedJob] | None:
-    """Return (step to steal from the device that ends last, step that replaces it).
+    """Return a planned job to take from another device, and the job as planned here.
 
-    Choose the step for which the later of the two lanes' ends is earliest; the step must end sooner on the idle lane
-    than on its own.  If the lane that ends last has no such step, try the lane that ends next to last, and so on.
-    Return None if no lane has such a step.
+    It is taken from the device that ends last, or else from the next to last, and so on.  Of its jobs that end sooner
+    here, it is the one for which the later of the two devices' ends is earliest.  None if there is none.
     """
     now, kind = view.now, lane.device.type
     if board.separable(view):

@@ -197,7 +197,7 @@ class _Race:
 
 @dataclass(frozen=True)
 class ConstraintNode:
-    """Constraints for this subtree; `children` refine them, in order of preference."""
+    """Constraints to add to a program; `children`, tried in turn, each add their own."""
 
     name: str
     constraints: tuple[Constraint, ...]

@@ -336,7 +336,7 @@ def _tangents(
 
 
 def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
-    """Assign tasks, longest first, to cores or GPUs of the type of largest fraction."""
+    """Assign tasks, longest first, to devices of the type of their largest fraction."""
     kind = fractions.argmax(axis=1)
     lanes = np.empty(machine.instance.size, dtype=np.int64)
     for number, count in enumerate(machine.instance.counts):

@@ -401,7 +401,7 @@ def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSide
 
 
 def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndarray) -> TwoSidedSchedule:
-    """Schedule tasks where they finish first, or longest first if that is shorter."""
+    """Place tasks where they end first; per side (CPU, GPU) longest first if shorter."""
     cpus, gpus = [(0.0, lane) for lane in range(m)], [(0.0, lane) for lane in range(m, m + k)]
     lanes = np.zeros(len(p), dtype=np.int64)
     cpu_times, gpu_times = p.tolist(), q.tolist()
@@ -488,10 +488,7 @@ def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int,
 def _spread(
     need: np.ndarray, tasks: np.ndarray, since: np.ndarray, arrival: np.ndarray, lanes: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Schedule a side's tasks, longest first; return starts, devices and the end.
-
-    lanes: devices of the tasks; None: each on the device that is free first.
-    """
+    """Return starts, devices (`lanes`, or the first free), end; longest tasks first."""
     order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
     if lanes is None:
         starts, lanes = list_schedule(need, len(since), order, ready=arrival, since=since)

@@ -51,7 +51,7 @@ class Lst(DescendingPlanner):
 def lst(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
-    """Return the schedule, and the program's lower bound on any makespan."""
+    """Return the schedule of Lenstra, Shmoys and Tardos, and a bound on the makespan."""
     schedules, bound = roundings(times, counts, ready, since)
     return schedules[0], bound
 
@@ -221,7 +221,7 @@ def min_guess(instance: WideTasks) -> tuple[float, Split]:
 
 
 def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:
-    """Return list schedules of a guess's options, from a vertex (None: computed here)."""
+    """Return list schedules for a guessed makespan from an LP vertex (None: computed)."""
     areas = instance.min_areas(guess * (1 + 1e-9))
     share = (found or split(areas, instance.counts, divisible=True)).share
     made = []

@@ -171,7 +171,7 @@ def spans(
     arrival: np.ndarray, prompt: np.ndarray, output: np.ndarray, ttft: np.ndarray, latency: np.ndarray,
     budget: int | None = None, until: float = np.inf,
 ) -> Spans:  # fmt: skip
-    """Return the work of the server between the first and last token of each request.
+    """Return the time, steps and tokens from first to last token of each request.
 
     budget: maximum tokens per step; larger prompts were read in several steps.
     until: use only spans that end by this time, in seconds.

@@ -143,7 +143,7 @@ class Server:
         return (self.log.ttft[: self.count] - ttft)[quiet]
 
     def figures(self, times: StepTimes, front_end: float, first: int) -> "list[Figure]":
-        """Simulate the whole log; compare figures of the requests from index `first` on."""
+        """Simulate the log; compare total time, and metrics of requests from `first` on."""
         log = self.log
         ttft, latency, record = self.simulated(times, front_end)
         rest = slice(first, None)
@@ -223,7 +223,7 @@ def entry_of(path: Path) -> dict[str, Any]:
 
 
 def service_of(path: Path) -> dict[str, Any]:
-    """Return a server's service, with the keys of its profile and absolute paths."""
+    """Return the `service:` of a scenario, with its profile's keys and absolute paths."""
     service = dict(anchored(entry_of(path)["service"], path.parent))
     if (included := service.pop("profile", None)) is not None:  # a profile must not include another one
         beside = path.parent / included
@@ -414,7 +414,7 @@ def observed(server: Server) -> tuple[Interval, Interval]:
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:
-    """Fit the pace and `front_end`; decide whether reading steps also decode."""
+    """Fit a factor on step times, front-end delay, and whether prefill steps decode."""
     tried: dict[tuple[bool, float], float] = {}
     pace = 1.0
     front = {one: search.front_end(reading.times(one)) for one in (True, False)}

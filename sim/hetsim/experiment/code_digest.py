@@ -520,7 +520,7 @@ def _check_source(function: types.FunctionType, module: str) -> None:
 
 @cache
 def _codes_in(file: str, size: int, changed: int) -> frozenset[bytes]:
-    """Digests of all code objects in a file; size and time only identify its version."""
+    """Digests of all code objects in a file; `size` and `changed` are only cache keys."""
     todo, digests = [compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)], set()
     while todo:
         code = todo.pop()

@@ -93,7 +93,7 @@ def replicate(
 
 
 def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int = 1) -> Result:
-    """Run the first replication, with the warm-up that `most` replications would have."""
+    """Run the first replication; find `warmup: auto` from at most `most` of them."""
     options = options or StudyOptions()
     case = Case(scenario, seed=options.seed)
     with begun(options, Setup((scenario,), (), options.check, options.audit), 1) as study:
@@ -186,7 +186,7 @@ def rehearse(scenario: Scenario) -> RunInput:
 
 
 def to_keep(scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions) -> list[str]:
-    """Return the metrics to keep; groupings with several groups are added as texts."""
+    """Return the metrics to keep of each run, those of the groups of `by` included."""
     # The usual ones are kept anyway.
     names, wanted = expanded(name for name in listed(metrics) if name != "usual"), checked(by)
     number = scenario.model.replications if options.replications is None else options.replications

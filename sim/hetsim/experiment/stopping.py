@@ -244,7 +244,7 @@ class Warmup:
     lasting: RunOutcome | None = None
 
     def error_of(self, pilot: Pilot) -> str:
-        """Return why a case has no replications, or "" if it has."""
+        """Return why a case has no replications after its pilot runs; "" if it has."""
         if pilot.error is not None:
             return pilot.error.error
         return "" if self.lasting is None else f"the warm-up of the point cannot be found: {self.lasting.error}"

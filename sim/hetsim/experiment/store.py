@@ -145,7 +145,7 @@ class Store:
             Path(str(journal.name)).unlink(missing_ok=True)
 
     def close(self, complete: bool) -> None:
-        """Close the files.  complete: no runs remain, so that all can be sealed."""
+        """Close the files.  complete: no runs remain, so all are moved to final files."""
         if complete:
             self.seal()
             if self._files is not None:
@@ -206,7 +206,7 @@ class _StoredFiles:
             self.single[run] = outcome, path
 
     def outcomes(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """Yield a run's outcomes, each with True if it is in a segment."""
+        """Yield a run's outcomes, each with True if it is in a file of many (segment)."""
         start, marked = np.uint64(int(run[:16], 16)), []
         at = int(self._starts.searchsorted(start))
         while at < len(self._starts) and self._starts[at] == start:
@@ -327,9 +327,9 @@ class Merged:
 def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
     """Copy finished runs from several caches or sweep directories into one.
 
-    A segment is copied as a file if the target has none of its runs; other runs are appended to a journal.
-    UsageError if a folder has no runs, or if two folders have different outcomes under one digest: then one of the
-    machines computes other results from the same inputs.
+    A file of many runs (segment) is copied as a whole if the target has none of its runs; other runs are appended to a
+    journal.  UsageError if a folder has no runs, or if two folders have different outcomes under one digest: then one
+    of the machines computes other results from the same inputs.
     """
     target = _runs_of(into)
     remove_left(target, "")

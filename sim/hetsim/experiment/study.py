@@ -354,7 +354,7 @@ class Study:
         return RunOutcome(values, result.warnings, unknown=result.undeclared)
 
     def _spread(self, first: deque[Place]) -> None:
-        """Run replications on the workers; meanwhile run those with full results here."""
+        """Run replications on the workers, and meanwhile here those kept in full."""
         pool = self.workers.pool
         assert pool is not None
         flight = _Flight(self, pool, first)

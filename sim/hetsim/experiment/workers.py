@@ -288,7 +288,7 @@ class Workers:
         return self.dask is not None or self.executor is not None
 
     def open(self, runs: int, likely: int = 0) -> bool:
-        """Open a pool for this number of runs; return False if they run in this process."""
+        """Start workers for max(`runs`, `likely`) runs; False: this process makes them."""
         if self.pool is None and runs:
             if self.executor is not None:
                 self.pool = GivenPool(self.executor, self.workers if self.workers > 1 else cores())

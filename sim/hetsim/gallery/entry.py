@@ -1,4 +1,4 @@
-"""An entry of the gallery: read, checked, and as a list of cases."""
+"""Reads and checks entries of the gallery (published experiments to repeat)."""
 
 import hashlib
 import itertools
@@ -80,7 +80,7 @@ class Entry:
 
     @cached_property
     def figures(self) -> dict[str, pd.DataFrame]:
-        """Authors' figures by table: axes as texts, values as numbers."""
+        """Published figures by table: axes as texts, values as numbers."""
         return {table.name: self._figures(number, table) for number, table in enumerate(self.expected.tables)}
 
     def _figures(self, number: int, table: FiguresTable) -> pd.DataFrame:
@@ -347,7 +347,7 @@ def shipped() -> dict[str, Path]:
 
 
 def entry(name: str | Path) -> Entry:
-    """Return an entry by name, expected file or folder; ScenarioError if invalid."""
+    """Return a gallery entry by name, folder, or file; ScenarioError if it is invalid."""
     shipped_entries = shipped()
     path = Path(name)
     if str(name) in shipped_entries:

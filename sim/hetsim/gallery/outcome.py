@@ -118,7 +118,7 @@ def judged(
 
 
 def on_average(rows: Sequence[dict[str, Any]], bound: float) -> None:
-    """Judge the rows of each value by their mean ratio to the paper: at most `bound`."""
+    """Set `within` of each value's rows: mean ratio, ours to the paper's, ≤ `bound`."""
     for value in dict.fromkeys(row["value"] for row in rows):
         judged_rows = [row for row in rows if row["value"] == value and not math.isnan(row["paper"])]
         ratios = [row["hetsim"] / row["paper"] for row in judged_rows]
@@ -146,7 +146,7 @@ def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> 
 
 
 def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """Judge each row by its order relative to the other rows of its group."""
+    """Set `within` of each row: True if ordered in its group as in the paper."""
     places = [row for row in rows if not math.isnan(row["paper"]) and not math.isnan(row["hetsim"])]
     for row in places:
         others = [one for one in places if all(one[name] == row[name] for name in ("value", *groups))]

@@ -267,7 +267,7 @@ class Cluster:
 
     @cached_property
     def powered_units(self) -> list[int]:
-        """Number of units that use power and cost money, by device; driver cores included."""
+        """By device, units that use power and money: 1, or a CPU's cores (drivers' too)."""
         return [
             self.nodes[d.node].cpus + self.nodes[d.node].spec.drivers if d.type.kind == "cpu" else 1
             for d in self.devices

@@ -62,7 +62,7 @@ class Described(BaseModel):
 
 
 class Frozen(Described):
-    """A described model with strict keys, frozen after validation."""
+    """Base of validated models: unknown keys are errors, and values cannot change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

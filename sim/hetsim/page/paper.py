@@ -106,7 +106,7 @@ def _subject(outcome: Outcome) -> str:
 
 
 def _draw(outcome: Outcome, folder: str, floats: Latex) -> tuple[str, str, list[str]]:
-    """Write tables and pictures; return the command, the table of points, remarks."""
+    """Write tables and pictures; return command to rerun, points of a sweep, remarks."""
     if isinstance(outcome, Comparison):
         of_comparison.compared(outcome, floats)
         floats.picture(lambda: plots.comparison(outcome), "metrics by policy")

@@ -145,7 +145,7 @@ class _Room:
     devices: int
 
     def allows(self, replicas: int, used: int) -> np.ndarray:
-        """Return which stages of `replicas` devices fit; `used`: devices of stages so far."""
+        """Return which stages fit in memory; used: devices of these and earlier stages."""
         return self.stages.needed(replicas, self.devices - used) <= self.memory
 
 
@@ -306,7 +306,7 @@ class _Unlike:
         self.stages: dict[EqualDevices, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def stages_of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return by number of replicas, per stage: seconds between items, and of an item."""
+        """Return, by number of replicas, seconds between items and of an item, per stage."""
         if group not in self.stages:
             each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
             rows = []
@@ -350,7 +350,7 @@ class _Unlike:
         return np.unique(np.concatenate(values))
 
     def _alone(self, way: StageWay) -> np.ndarray:
-        """Return, by cut, the seconds to send the data of one item over the path."""
+        """Return, for each cut, the seconds to send one item's data if the path is idle."""
         seconds = (1 if self.inference else 2) * self.cuts.crossing / way.rate
         return np.where(self.cuts.crossing > 0, way.latency + seconds, 0.0) if way.latency else seconds
 

@@ -59,9 +59,10 @@ def pipeline(found: Result | PipelineSchedule, *, task: Any = None) -> Picture:
 
 
 def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedule, str]:
-    """Return the schedule of a job's step on its last devices, and the job's id.
+    """Return the schedule of a training job's step, and the job's id.
 
-    Without `task`, the job with the most GPU time is used.  UsageError if no job, or not this one, has stages.
+    The step is that on the devices where the job ran last.  Without `task`, the job with the most GPU time is used.
+    UsageError if no job, or not this one, has stages.
     """
     record, exchanges = result.record, _exchanges(result)
     if not exchanges:

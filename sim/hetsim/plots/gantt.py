@@ -1,4 +1,4 @@
-"""Gantt charts, the shelves of a plan, the timeline, and the default picture."""
+"""Gantt charts, shelves of dual approximation, timeline and default picture."""
 
 import math
 from collections.abc import Iterable, Mapping

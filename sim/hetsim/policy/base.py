@@ -1,4 +1,4 @@
-"""The base of policies that are compiled and that users extend."""
+"""The base class of compiled policies, which users can extend in Python."""
 
 from typing import Any
 

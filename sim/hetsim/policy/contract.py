@@ -264,7 +264,7 @@ class LaunchSeen(Protocol):
 
 
 class Changes(Protocol):
-    """Counters of changes, for policies that cache results."""
+    """Counters of what has changed in the cluster, for policies that cache results."""
 
     @property
     def releases(self) -> int:
@@ -430,7 +430,7 @@ class View(Protocol):
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
         """Return the estimated compute seconds of waiting and running work.
 
-        kind, class_: only of tasks whose fastest mode is on this type, and of this class.  own: as in `waiting`.
+        kind: only tasks whose fastest mode is on this type.  class_: only this class.  own: no language-model requests.
         """
 
     def request_mix(self) -> Mapping[Shape, int]:

@@ -78,7 +78,7 @@ class Index:
 
     @staticmethod
     def serves(counters: Sequence[Counter], view: View) -> bool:
-        """Return True if all these services can be in an index."""
+        """Return True if this index can decide for all these services."""
         offers = getattr(view, "offers", None)
         if offers is None or view.items:
             return False
@@ -88,7 +88,7 @@ class Index:
         return all(len(own) == 1 and offers.serves(own[0]) for own in modes)
 
     def schedule(self, view: View) -> Generator[Decision, None, Pause]:
-        """Yield the decisions of this round; return the Pause that the scheduler yields."""
+        """Yield the decisions of this round; return the Pause that the caller shall yield."""
         self._hear(view)
         offers: Any = view.offers  # type: ignore[attr-defined]
         while True:
@@ -256,7 +256,7 @@ class Dispatcher:
         self._index: Any = None  # index of many services; False if none can be used
 
     def schedule(self, view: View) -> Generator[Decision, None, Pause]:
-        """Yield the decisions of this round; return the Pause that the scheduler yields."""
+        """Yield the decisions of this round; return the Pause that the caller shall yield."""
         if len(self.counters) == 1:  # the usual case: saves two lists a round
             counter = self.counters[0]
             if counter.due(view.now, view.changes.releases):

@@ -17,7 +17,7 @@ from hetsim.policy.routing import RoutedReplica, RoutedRequest
 
 
 class Generation(RoutedRequest, Protocol):
-    """A request as seen by the policies of its service."""
+    """A request to a language model, as its batching and routing policies see it."""
 
     prompt: int  # tokens of the prompt
     longest: int  # maximum tokens of the answer that it announces (`max_output_tokens` of the service); 0: none
@@ -137,7 +137,7 @@ class IterationPolicy:
         raise NotImplementedError
 
     def queued(self, replica: Replica, request: Generation) -> None:
-        """Hook: a request will wait; called (for `by_client`) before it is in `heads`."""
+        """Hook, only with `by_client`: a request begins to wait; it is not yet in `heads`."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
         """Hook: a request joins the replica, or its KV transfer to the replica begins."""

@@ -49,7 +49,7 @@ class Predictor:
         return self._expect(horizon) if self.seen else 0.0
 
     def ceiling(self) -> float:
-        """Return an upper bound of all forecasts if only zeros follow; inf if unknown."""
+        """Return an upper bound of all forecasts while zeros are observed; inf: unknown."""
         return math.inf
 
     def skip(self, count: int, time: float) -> None:

@@ -80,7 +80,7 @@ class Match:
 
     @property
     def error(self) -> float:
-        """Relative error of the prediction, from its formula and from failed assumptions."""
+        """Relative error: the formula's, plus the largest of assumptions that do not hold."""
         return abs(self.formula_error) + max((one.error for one in self.failed), default=0.0)
 
     @property
@@ -133,7 +133,7 @@ class Density(NamedTuple):
 
 
 def density_of(distribution: Any, factor: float, weight: float = 1.0) -> Density | None:
-    """Return a weighted density of a distribution times `factor`; None if unknown."""
+    """Return `weight` × density of `factor` × a distributed value; None if unknown."""
     from scipy import stats
 
     one, name = distribution, getattr(distribution, "distribution", "")

@@ -18,7 +18,7 @@ def moves_data(facts: Facts) -> bool:
 
 
 def sized_tasks(facts: Facts) -> bool:
-    """Check for known keys, one mode and known times; return False if one fails."""
+    """Return True if all keys are supported, tasks have one mode, and times are known."""
     return facts.recognized & facts.one_way() and facts.sizes_known()
 
 

@@ -149,7 +149,7 @@ def _stages(outcome: Outcome) -> list[str]:
 
 
 def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
-    """Return one line per requested metric; for a set of metrics, the defined ones."""
+    """Return one line per requested metric; of a set of metrics only the defined ones."""
     figures, names = Figures(outcome), list(metrics)
     own = by_name(names)
     shown = [name for name in expanded(names) if name in own or figures.is_known(name)]

@@ -232,7 +232,7 @@ def size(
 
 
 def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed: int | None) -> tuple[int, str]:
-    """Return the smallest number without certain overload, and why fewer are excluded."""
+    """Return the smallest value of `over` without certain overload, and why not less."""
     def overload(number: int) -> str:
         try:
             made = scenario.with_overrides({over: number}).build(seed)

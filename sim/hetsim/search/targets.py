@@ -23,7 +23,7 @@ MORE = 4  # factor of the replications at the last look, if the requested number
 
 
 def looks(replications: int) -> list[int]:
-    """Return the replications after which targets are tested: 3, n/3, n and MORE × n."""
+    """Return the replication counts at which to test targets: 3, n/3, n and MORE × n."""
     third = math.ceil(replications / 3)
     return [*([3] if third > 3 else []), *([third] if third >= 3 else []), replications, MORE * replications]
 

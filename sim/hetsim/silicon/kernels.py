@@ -77,7 +77,7 @@ def surfaces() -> dict[Key, Surface]:
 
 @cache
 def surface_of(key: Key) -> Surface:
-    """Return a shipped surface; with all points of its table, if that is installed."""
+    """Return a kernel's surface; with all points of the full table if it is installed."""
     shipped = surfaces()[key]
     if (table := exact.measured(*key, shipped.version)) is None:
         return shipped
@@ -184,7 +184,7 @@ class Builder:
         raise NotMeasured(f"{kernel.replace('_', ' ')} in {what} was not measured with {self.engine} on {self.gpu}")
 
     def formats(self, number_format: str) -> tuple[str, ...]:
-        """Return the formats of measured surfaces that can represent a number format."""
+        """Return the measured formats of kernels that can stand for a number format."""
         if (formats := FORMATS.get(number_format)) is None:
             raise NotMeasured(f"no kernels for numbers in {number_format} were measured")
         return formats[::-1] if self.model.experts > 1 and number_format == "fp8" else formats

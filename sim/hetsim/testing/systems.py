@@ -66,7 +66,7 @@ def _table(rows: Sequence[Sequence[float]]) -> np.ndarray:
 
 
 def node(**parts: Any) -> NodeSpec:
-    """Return the spec of nodes with the type of cores that `cpu_mode` uses."""
+    """Return a node of the test cluster, with the type of cores of `cpu_mode`."""
     return NodeSpec(cpu_type=CPU, **parts)
 
 

@@ -154,10 +154,10 @@ def power_of_choices(rate: float, service_mean: float, servers: int, choices: in
 
 
 def _in_a_line(load: float, servers: int, choices: int, cut: float) -> float:
-    """Return the mean number in a queue, by the chain of all sorted queue lengths.
+    """Return the mean number in a queue, from the chain of all sorted queue lengths.
 
-    A level is the length of the shortest queue; its states are the excess lengths of the other queues, truncated where
-    the probability is below `cut`.  If not all queues are compared, the longest is never joined and nears the next one.
+    A level is the length of the shortest queue; its states are the excess lengths of the others, truncated where their
+    probability is below `cut`.  If not all queues are compared, no task joins the longest, so it nears the next one.
     """
     def reach(state: tuple[int, ...]) -> float:
         return (3 * state[0] - state[1]) / 2 if choices < servers else state[0]

@@ -214,7 +214,7 @@ def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> flo
 def _down(explained: Explained, names: list[str] | None, offset: float) -> list[dict[str, Any]]:
     """Return windows in which nodes are down, enough to explain missing capacity.
 
-    Nodes are drained before a window so early that 95 % of the jobs end in time: no job in the log was interrupted.
+    No job in the log was interrupted, so nodes take no new jobs for some time before: the 95 % quantile of run times.
     """
     if names is None or len(names) < 2:
         return []

@@ -239,7 +239,11 @@ class _Known:
     def widened(
         self, listed: list[dict[str, Any]], policy: Ruled, count: int, quiet: bool, shadow: list[Past]
     ) -> tuple[Any, list[str]]:
-        """Return how to widen intervals (None: unknown), from past errors; and notes."""
+        """Return how to widen the forecasts' intervals, from earlier errors; and notes.
+
+        None if `count` is 0 or too few starts are known.  shadow: forecasts of the shadow log; if their starts do not
+        suffice, `count` earlier snapshots are forecast.
+        """
         from hetsim.twin.forecast import SnapshotCluster
         from hetsim.twin.judge import earlier_instants, look_back
         from hetsim.twin.widening import ENOUGH_STARTS, widening

@@ -116,7 +116,7 @@ class Rules:
         return {**own, **base}
 
     def for_jobs(self, jobs: Sequence[SnapshotJob]) -> "Rules":
-        """Return the rules, with the number of these jobs that unmodeled limits block."""
+        """Return the rules with a count of jobs that wait for a limit outside the model."""
         return replace(self, limits=dict(sorted(Counter(job.reason for job in jobs if self.is_beyond(job)).items())))
 
     def is_beyond(self, job: SnapshotJob) -> bool:

@@ -171,7 +171,10 @@ class ArrivalProcess(Frozen):
         return (np.concatenate(parts) if parts else np.empty(0))[:count]
 
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
-        """Yield sorted arrays of arrival times; `last` may only be used to stop early."""
+        """Yield sorted arrays of arrival times.
+
+        last: time after which arrivals are not needed; the times before must not depend on it.
+        """
         raise NotImplementedError
 
 

@@ -70,7 +70,7 @@ class Outlook(NamedTuple):
 
 
 def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
-    """Return the times at which the engines of a placement's first device are free."""
+    """Return when upload, computing and download of a batch could begin on its device."""
     device, now = placement.devices[0], view.now
     loading = 0.0
     if view.items:

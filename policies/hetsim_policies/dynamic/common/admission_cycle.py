@@ -58,11 +58,11 @@ class Rules(BaseModel):
 
 @dataclass(eq=False)
 class Workload:
-    """A waiting or admitted workload, and its task.
+    """A workload (job of Kueue), waiting or admitted, and its task.
 
     order: tie-breaker between equal workloads.
     kind: if a workload cannot be admitted, workloads of its kind in the same queue are not tried.
-    tried: by pod set and resource, the position of the flavor tried last; -1: all were tried.  gated: never preempts.
+    tried: by pod set and resource, the position of the last flavor tried; -1: all were tried.  gated: never preempts.
     """
 
     name: str
@@ -537,7 +537,7 @@ def _by_rank(listed: list[Candidate], borrow: bool, keys: set[Key]) -> Iterator[
 def _search(
     queue: Queue, usage: Mapping[Key, int], borrow: bool, order: Iterator[tuple[Workload, str]]
 ) -> dict[Workload, str]:
-    """Return the workloads to preempt so that the usage fits; empty if impossible."""
+    """Return workloads of `order` to preempt (with reason) so that usage fits, or {}."""
 
     def fits() -> bool:
         return all(

@@ -115,7 +115,7 @@ class FairTree:
 
 
 class _Account:
-    """Usage of an owner: `amount` at time `reckoned`, then `rate` millionths a second."""
+    """Usage of an owner: `amount` to `reckoned`, then `rate` millionths of a device."""
 
     __slots__ = ("amount", "rate", "reckoned")
 

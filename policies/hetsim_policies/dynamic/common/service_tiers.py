@@ -42,7 +42,7 @@ NO_TIER = Tier()
 
 
 class Tiers:
-    """The tiers of a run, and the running jobs of each."""
+    """The service tiers (QOS) of a site, and the running jobs of each."""
 
     def __init__(self, tiers: dict[str, Tier]):
         for name, tier in tiers.items():

@@ -60,7 +60,7 @@ class PairedJob(RoundJob):
         self._numbers = {way: number for number, way in enumerate(self.ways)}
 
     def way_of(self, position: int, label: int) -> int:
-        """Return the number of a way: a mode with a partner's label, or alone (-1)."""
+        """Return a number for a mode next to a partner with this label (-1: alone)."""
         way = (position, label)
         if (number := self._numbers.get(way)) is None:
             number = self._numbers[way] = len(self.ways)

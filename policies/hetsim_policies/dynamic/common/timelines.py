@@ -86,14 +86,14 @@ class Fields:
         return mode.type.name in self.offsets if mode.gpus else self.node.cpu.type is mode.type
 
     def mask(self, mode: Mode) -> int:
-        """Return the bits that must be set after subtracting a demand; otherwise no room."""
+        """Return the bits that remain set if a need was subtracted and there was room."""
         return SPARE | SPARE << WIDTH | (SPARE << self.offsets[mode.type.name] if mode.gpus else 0)
 
     def pack(self, mode: Mode, gpus: int, cores: int, memory: int) -> int:
         return cores + (memory << WIDTH) + (gpus << self.offsets[mode.type.name] if gpus else 0)
 
     def demand(self, mode: Mode, count: int) -> int:
-        """Return the packed demand of `count` units (see `amount_of`) of a launch."""
+        """Return what `count` units of a mode need, as one integer (unit: `amount_of`)."""
         if (packed := self.packed.get((mode, count))) is None:
             gpus, cores, memory = occupied(mode, count)
             if self.one_field and (cores or memory):

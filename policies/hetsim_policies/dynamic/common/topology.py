@@ -13,7 +13,7 @@ Topology = Literal["required", "preferred", "unconstrained"]
 
 @dataclass(eq=False)
 class Domain:
-    """A domain: names on all levels, highest first; room for pods; what it contains."""
+    """A domain, such as a rack: its path of names; pods that fit; domains inside."""
 
     names: tuple[str, ...]
     room: int

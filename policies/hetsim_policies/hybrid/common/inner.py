@@ -27,10 +27,10 @@ def check_nested(inner: Scheduler, outer: str, key: str, lines: bool) -> None:
 
 
 def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight: bool = False) -> dict[Shape, bool]:
-    """Return for each shape True if the planner (None: default) can plan its tasks.
+    """Return for each shape of tasks True if the planner (None: default) can plan it.
 
-    Each shape is tried with one task; without `foresight` as if in mid-run.  Raise ScenarioError if a given planner
-    refuses every shape.
+    Each shape is tried with one task.  foresight: the planner may not simulate plans.  Raise ScenarioError if a given
+    planner refuses every shape, or if the planner needs what is missing during a run.
     """
     tasks = problem.tasks
     refused: ScenarioError | None = None

@@ -184,10 +184,10 @@ class Integral:
 
 
 class AssignmentProgram:
-    """The assignment program, with times in multiples of `unit`.
+    """The linear program that assigns tasks to sites; see the module.
 
-    times[j, s]: inf if a task cannot run there.  Without constraints `unit` is the makespan of some schedule, so the
-    optimum is at most 1.
+    times[j, s]: inf if a task cannot run there.  Times are in multiples of `unit`, which without constraints is the
+        makespan of some schedule, so the optimum is at most 1.
     longest: add a row for each task: its time is at most T (redundant if sites have one lane or there are start
         variables).
     frugal: weight in the objective of the mean work per lane (core or GPU), so that among solutions of equal makespan

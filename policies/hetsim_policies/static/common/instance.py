@@ -103,7 +103,7 @@ class Instance:
 
     @cached_property
     def places(self) -> tuple[list[Device], np.ndarray]:
-        """Return devices (a node's cores are one), and for each lane its device's number."""
+        """Devices (a node's cores are one), and for each core or GPU its device's number."""
         devices = [device for of_type in self.devices for device in of_type]
         number = {device: place for place, device in enumerate(dict.fromkeys(devices))}
         return list(number), np.array([number[device] for device in devices], dtype=np.int64)
@@ -186,7 +186,7 @@ def _of_one_lane(mode: Mode) -> bool:
 def staged(
     tasks: Tasks, rows: np.ndarray, position: int, mode: Mode, way: Way, private: Private
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Upload, compute and download seconds of tasks in a mode over a path."""
+    """Seconds of upload, computing and download of tasks in a mode (`way`: path)."""
     up, down = stage_seconds(mode, way, private, rows)
     return up, mode.computing(1, tasks.time[rows, position]), down
 
@@ -205,7 +205,7 @@ def occupied(stages: np.ndarray, mode: Mode) -> np.ndarray:
 
 
 def slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
-    """Return a path to the host: its three parts are the slowest of a type's devices."""
+    """Return the slowest path to the host: each part is the worst of a type's devices."""
     cluster = problem.cluster
     ways = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
     return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in ways), strict=True)))

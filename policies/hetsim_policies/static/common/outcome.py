@@ -127,7 +127,7 @@ def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
 
 
 def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
-    """Return the plan with the times of its rehearsal on the estimates, if possible."""
+    """Return the plan with the times of a simulation on the estimates, if possible."""
     try:
         played = problem.rehearse(Following(plan))
     except (PolicyError, UsageError):

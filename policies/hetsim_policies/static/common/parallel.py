@@ -268,10 +268,7 @@ class PoolLanes:
         return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)
 
     def after_those(self, homes: Iterable[int], width: int, parts: int) -> float:
-        """Return when a second option of equal demand could start, after a first one.
-
-        width, parts: lanes in total, and number of pools among them.  inf if there are too few lanes.
-        """
+        """Return when a second equal task could start after a first; inf: too few lanes."""
         each = width // parts
         ends = [lanes[count * each - 1][0] for lanes in (self.free[home] for home in homes) for count in (1, 2)
                 if count * each <= len(lanes)]  # fmt: skip
@@ -381,7 +378,7 @@ Rule = Callable[[WideTasks, np.ndarray], PoolLanes]  # places the tasks of an in
 
 
 def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
-    """Return the plan of a rule's shortest schedule (`shortest`)."""
+    """Return the plan of the shortest schedule that a list-scheduling rule makes."""
     instance = wide(problem, planner)
     return wide_plan(instance, shortest(instance, rule).placed)
 
@@ -471,7 +468,7 @@ def wide_rounds(instance: WideTasks, allowed: np.ndarray, choice: Choice) -> Poo
 
 
 def wide_graham(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> PoolLanes:
-    """Start the first listed task that fits on idle devices, in its earliest option.
+    """Start, one by one, the first task that fits idle devices, where it ends first.
 
     order: the list; independent tasks that are not in it are not placed.  If a task does not fit, later tasks with the
         same widths and pools are not tested.

@@ -60,7 +60,7 @@ def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
 
 
 def by_key(keys: Sequence[Any], before: Ways) -> list[int]:
-    """Order tasks by lowest key, then topologically, each after its predecessors."""
+    """Order tasks by ascending key, but each one after all its predecessors."""
     predecessors = [tuple(earlier) for earlier in before]
     position = {task: number for number, task in enumerate(topological(predecessors))}
     missing = [len(earlier) for earlier in predecessors]

@@ -33,7 +33,7 @@ Placed = tuple[int, int, int]  # (task, type, lane number), in the order of the 
 
 @dataclass(frozen=True)
 class Timing:
-    """Start and finish of each task; `exact` if the timetable ignores nothing."""
+    """Start and finish of each task; `exact`: as in the run if estimates are right."""
 
     start: np.ndarray
     finish: np.ndarray
@@ -107,7 +107,10 @@ class LaneStages:
 
 @dataclass(eq=False, slots=True)
 class TimedLane:
-    """One core or GPU: its queue, its launches, and users and waiters of each engine."""
+    """One core or GPU in the timetable: its queue and its launches.
+
+    holder, waiting: of each engine (upload, compute, download) the task that uses it, and those that wait.
+    """
 
     device: Device
     kind: int

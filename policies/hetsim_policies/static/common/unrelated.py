@@ -125,6 +125,6 @@ def priced(times: np.ndarray, counts: Sequence[int], prices: np.ndarray) -> np.n
 
 
 def good_prices(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Prices of the program or, if there are many tasks, of one for a sample of them."""
+    """Return dual prices of the device types (`split`); of a sample if tasks are many."""
     every = max(1, -(-len(times) // SAMPLE))
     return split(times[::every], counts).prices

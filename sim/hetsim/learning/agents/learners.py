@@ -118,7 +118,7 @@ class Memory:
         return place
 
     def end(self, place: int, reward: float, left: float) -> None:
-        """Record the reward of a decision, and the discount factor of the later rewards."""
+        """Record a decision's reward; `left`: discount factor of later ones (end: 0)."""
         self.rewards[place], self.left[place] = reward, left
 
     def draw(self, count: int, random: np.random.Generator) -> np.ndarray:

@@ -112,7 +112,7 @@ class Episodes:
         self.record: Record | None = None
 
     def acting(self, kind: type[Acting] = Acting) -> Any:
-        """Create a window with the observation and actions of this environment."""
+        """Create the scheduler (`kind`) with this environment's observation and actions."""
         return kind(self.window, self.scale, self.switches, observation=self.observer, order=self.order)
 
     @property

@@ -268,7 +268,7 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
         return observation, np.array(rewards), ends[:, 0], ends[:, 1], info
 
     def _seen(self) -> tuple[Any, dict[str, Any]]:
-        """Observe all environments, which have moved or begun."""
+        """Return observations and infos of all environments after a step or reset."""
         episodes, space, size = [env.episodes for env in self.envs], self.single_observation_space, self.num_envs
         if (seen := look_together(episodes)) is None:
             empty = gymnasium.vector.utils.create_empty_array(space, size)

@@ -55,7 +55,7 @@ SHORTEST = 1e-9  # minimum time of a task in seconds, so that the logarithm is f
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of observation and actions: tasks shown, device types, decision."""
+    """Sizes of an agent's observation and actions, by tasks shown, types and decision."""
 
     window: int
     types: tuple[str, ...]
@@ -258,7 +258,6 @@ class Window(Scheduler):
         return startable
 
     def _now_shown(self) -> list[Task]:
-        """As `shown`, but not a list of the caller's own."""
         if self._visible is None:
             self._visible = self.shown()
         return self._visible

@@ -285,7 +285,7 @@ def with_admission(scenario: Scenario, admission: Mapping[str, Any]) -> dict[str
 
 
 def with_admissions(scenario: Scenario, policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, Any]:
-    """Map labels to values for `policy:`; raise UsageError for a label given twice.
+    """Map labels to complete policies; raise UsageError for a label given twice.
 
     An admission policy is combined with the scenario's scheduler; another name is the whole policy.
     """

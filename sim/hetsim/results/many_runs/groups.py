@@ -104,7 +104,7 @@ def groups_and_metrics(
 
 
 def in_order(by: str, groups: Iterable[str]) -> list[str]:
-    """Sort groups: GPU counts by number; others as they appear, "other users" last."""
+    """Sort groups: of `by: gpus` by number, others as they appear, "other users" last."""
     if by == "gpus":
         return sorted(groups, key=by_number)
     return sorted(groups, key=lambda group: group == OTHERS and by == "user")

@@ -100,7 +100,7 @@ class Race:
         self.counts[policy].append(count)
 
     def withdraw(self, policy: str) -> None:
-        """Remove a policy that cannot run, before its first value."""
+        """Remove a policy that cannot run, before it has any result."""
         self.left.remove(policy)
         del self.values[policy], self.counts[policy]
 

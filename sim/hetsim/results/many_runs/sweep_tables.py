@@ -38,10 +38,9 @@ class SweepTables:
     """Tables `table` and `by_replication` of a sweep, built in order of points."""
 
     def __init__(self, columns: Columns, *, several: bool, text_seeds: bool, folder: Path | None = None):
-        """columns: values of each row's keys; several: rows have several replications.
+        """columns: values of the rows' keys; several: rows have several replications.
 
-        text_seeds: store seeds as text.  folder: write the tables to files next to this path; None: keep them in
-        memory.
+        text_seeds: store seeds as text.  folder: write tables to files next to this path; None: keep them in memory.
         """
         self.columns, self.several, self.text_seeds = columns, several, text_seeds
         self.names: dict[str, None] = {}  # names of the runs' values, in order of first appearance
@@ -130,7 +129,7 @@ class GrowingTable:
 def tables(
     keys: Columns, rows: Sequence[SweepRow], all_names: Sequence[str], several: bool, text_seeds: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Build the two tables of some rows; all_names: names of all values of the runs."""
+    """Build tables of means and of replications; all_names: names of all runs' values."""
     kept = [name for name in all_names if name not in (_END, _WATTS, "replication")]
     names = [name for name in kept if not name.startswith("_")]
     failed = np.array([bool(row.errors) or any(run is None for run in row.runs) for row in rows])

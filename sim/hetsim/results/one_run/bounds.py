@@ -213,7 +213,7 @@ def offered_load(tasks: Tasks, table: ModeTable) -> float:
 
 
 def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
-    """Return `area_bound`; computed in closed form for up to two types."""
+    """Return the same lower bound as `area_bound`, in closed form for up to two types."""
     choice = np.isfinite(work).sum(axis=1) > 1
     single = np.where(np.isfinite(work[~choice]), work[~choice], 0.0).sum(axis=0) / capacity
     if not choice.any():

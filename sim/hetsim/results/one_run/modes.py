@@ -68,7 +68,7 @@ class ModeTable:
         return self._offered[mode]
 
     def by_shape(self, position: int, value: Callable[[Mode], float], missing: float) -> np.ndarray:
-        """Value of the mode at `position` of each shape; `missing` if it cannot be used."""
+        """Return by shape the value of its mode at `position`, or `missing` if unusable."""
         return np.array(
             [
                 value(shape.modes[position])

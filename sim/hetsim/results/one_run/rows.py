@@ -67,7 +67,7 @@ class TableRows:
 
     @cached_property
     def begin(self) -> np.ndarray:
-        """Position in `members` at which each row's tasks begin."""
+        """For each row, the position in `members` (tasks by row) where its tasks begin."""
         return np.searchsorted(self.owner, np.arange(self.count))
 
     @cached_property

@@ -74,7 +74,7 @@ def exchange_over(
     cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
     at_peak: float = math.nan, largest: float = 1.0, pipeline: StepPipeline | None = None,
 ) -> Exchange:  # fmt: skip
-    """Return a step with communication; its nominal time ignores limits of uplinks."""
+    """Return a step with communication; its nominal time ignores the racks' uplinks."""
     card = min(spec.network.upload, spec.network.download) / spec.cards
     seconds = compute + filling
     for phase in phases:
@@ -181,7 +181,7 @@ class DrawnModes:
         self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None,
         exchange: Exchange | None = None, nodes: int | None = None,
     ) -> None:  # fmt: skip
-        """Add a GPU mode, or one per number of GPUs in `scaling`; `times`: on one GPU."""
+        """Add a GPU mode, or with `scaling` one per number of GPUs; `times`: at speedup 1."""
         demand = self.demand
         counts = {"": 1.0} if demand.scaling is None else demand.scaling
         stretch = 1.0

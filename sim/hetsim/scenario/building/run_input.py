@@ -184,8 +184,8 @@ LONG = 120.0  # Seconds above which a run is reported to take long.
 def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
     """Build one run of the scenario; ScenarioError lists everything wrong with it.
 
-    The same scenario, seed, replication and `loads` (purpose of the run) yield columns that are equal bit for
-    bit.  `seed` defaults to that of the scenario.
+    The same scenario, seed, replication and `loads` (what the run is for: judging, training or validation) yield
+    columns that are equal bit for bit.  `seed` defaults to that of the scenario.
     """
     model = scenario.model
     random = RandomTree(model.seed if seed is None else seed, replication, loads)

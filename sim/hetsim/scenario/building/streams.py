@@ -1,4 +1,4 @@
-"""One stream of tasks as columns, and code shared by drawn and recorded streams."""
+"""The tasks of one `workload:` entry as columns, whether drawn or from a trace."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -95,7 +95,7 @@ class TaskStream:
 
 @dataclass
 class Context:
-    """The run for which streams are built: scenario, cluster, modes, random numbers."""
+    """The run whose tasks are built: scenario, cluster, modes and random numbers."""
 
     document: Document
     cluster: Cluster
@@ -281,7 +281,10 @@ def _other_sizes(stream: TaskStream, times: int, random: np.random.Generator) ->
 
 
 def calls_of(streams: list[TaskStream], rank: np.ndarray, counts: list[int], context: Context) -> Calls | None:
-    """Return the calls and attempts of all streams; counts: number of calls by stream."""
+    """Return how clients call, time out and retry, for all tasks; None if none does.
+
+    counts: number of calls by stream; each call has several attempts, which are tasks.
+    """
     if all(stream.calls is None for stream in streams):
         return None
     total, first = len(rank), np.full(len(rank), -1)

@@ -33,7 +33,10 @@ ATTENTION = re.compile(r"attn(\*|\.\*|\$|$|\.[qkvo]\w*proj)")
 
 
 def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any]:
-    """Return the architecture in the config.json `named`; errors name the key."""
+    """Return a model's architecture from its config.json; errors name the key.
+
+    named: the file, relative to `folder`.  formats: with its number formats.
+    """
     if not isinstance(named, str) or not named:
         raise ValueError(f"config: must be the name of a file; got {shown(named)}")
     path = record_input(Path(folder) / named, "config", named)

@@ -1,4 +1,4 @@
-"""Translate pydantic's errors to sentences with an address."""
+"""Translate pydantic's errors to sentences that name file, line and key."""
 
 import typing
 from collections.abc import Iterable, Iterator

@@ -67,7 +67,7 @@ class Factor(Model):
     """`slo: {factor: 3}`: three times the task's fastest time."""
 
     factor: Positive
-    """Factor on the fastest time of the task itself."""
+    """The limit is the fastest time of the task, in any of its modes, times this factor."""
 
 
 def seconds_of(limit: float | Factor | None, fastest: np.ndarray) -> np.ndarray | None:
@@ -172,7 +172,7 @@ class Occupied(Model):
 
 
 class Held(Occupied):
-    """Keys of a mode or task: resources, and the source of its times."""
+    """Needs of a mode or task: resources, and the source of its times."""
 
     USED: ClassVar = {
         "batch": profiles.BATCH, "steps": profiles.STEPS, "efficiency": profiles.EFFICIENCY, "nodes": 1,
@@ -404,7 +404,7 @@ class Demand(Held):
                 raise KeyProblem("training", f"training defines times, memory and nodes; leave out {key}")
 
     def check_whole(self) -> None:
-        """Raise KeyProblem if keys contradict each other, including those of the entry."""
+        """Raise ValueError if keys of a class and of its `workload:` entry contradict."""
         _check_share(self.work, self.gpus, self.scaling)
         check_nodes(self, self.cpu_time is not None)
         self._check_training()

@@ -130,7 +130,7 @@ class LanguageModel(Profiled, Replicas):
     gpu: NamedPeak | None = None
     """GPU for the estimate: a name of `hetsim list models`, or matrix_flops, bandwidth, link, memory."""
     tensor_parallel: Count | None = None
-    """Number of GPUs of a node over which each replica is divided; in place of gpus, if steps are estimated."""
+    """Number of GPUs of a node over which each replica is divided; replaces `gpus` if step times are estimated."""
     engine: EngineName | None = None
     """Serving engine and its version, such as vllm-0.15, in place of step: for model, gpu and tensor_parallel, a step
     is the sum of measured kernel times and of the engine's own times between kernels."""
@@ -248,7 +248,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def delay(self) -> float:
-        """Seconds before a request waits at a replica: `front_end`, or else the engine's."""
+        """Seconds from arrival to waiting at a replica: `front_end`, or else the engine's."""
         if self.engine is None or "front_end" in self.model_fields_set or self.figures is None:
             return self.front_end
         return float(of_engine("front_end")(*self.figures, self.engine))

@@ -80,7 +80,7 @@ class Communication(Model):
     every: Annotated[Seconds, Field(gt=0)]
     """Computing time between two communications."""
     largest: Part = 1.0
-    """Share of the bytes that belong to the largest tensor, for the placement `skew`."""
+    """Share of the bytes that belong to the largest tensor; only the placement `skew` uses it."""
     overlap: Part = 0.0
     """Share of the computing time that can hide communication."""
 

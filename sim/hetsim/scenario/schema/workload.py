@@ -90,7 +90,7 @@ def _path_in_trace(key: str, trace: dict[str, Any]) -> tuple[str, ...]:
 
 
 class PipelineSpec(Model):
-    """A measured network, cut into stages over devices, that processes items."""
+    """A neural network with measured layers, cut into stages on several devices."""
 
     profile: ExistingFile
     """File of measured layers, as for `hetsim plan partition`, relative to the scenario."""

@@ -183,7 +183,7 @@ class TrainingCurve:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds of the whole job on the packed layout; inf if the job cannot run there."""
+        """Seconds of the job on as few nodes as possible (`packed`); inf if it cannot run."""
         return float(self._rates_and_times(self.packed, 1.0)[1][-1])
 
     @cached_property

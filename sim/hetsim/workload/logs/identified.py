@@ -221,10 +221,11 @@ def place_scores(
 def on_nodes(
     logged: list[LoggedJob], sizes: list[float], factor: float, key: Callable[[LoggedJob], float]
 ) -> tuple[list[LoggedJob], list[float]] | None:
-    """Assign jobs to the nodes that a placement chooses at their recorded starts.
+    """Assign the jobs of a log to nodes, as a placement rule would at their starts.
 
-    Return None if there is only one node, or a job is larger than any node.  `key`: the order of jobs that start at one
-    instant.  A job that fits on no node is assigned to the node with the most room, which is then overfull.
+    Return None if there is only one node, or a job is larger than any node.  factor: 1: the node with the least room
+    that suffices; -1: with the most; 0: the first with room.  key: order of jobs that start at one instant.  A job that
+    fits on no node is assigned to the node with the most room, which is then overfull.
     """
     if len(sizes) < 2 or any(job.amount > max(sizes) for job in logged):
         return None

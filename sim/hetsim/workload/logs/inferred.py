@@ -1,4 +1,4 @@
-"""Infers limits, times of reduced capacity and orders from recorded starts."""
+"""Infers limits, lost capacity and priorities of classes from recorded starts."""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,1 @@
-"""Logs with columns of their own: their mapping, and a proposal of a mapping."""
+"""Logs with a user's own columns: which column means what, and a proposal for it."""

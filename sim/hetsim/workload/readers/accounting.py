@@ -255,7 +255,7 @@ def _of_sge(log: JobLog) -> Records:
 
 @job_log
 def ray(log: JobLog, *, attempts: Attempts = "separate") -> JobLog:
-    """Tasks of Ray (ray list tasks --detail --format json) or jobs (from /api/jobs/)."""
+    """Reader of Ray's tasks (`ray list tasks --detail`) or jobs (/api/jobs/), as JSON."""
     return read_records(log, _of_ray(log), "epoch ms", attempts=attempts)
 
 

@@ -131,7 +131,7 @@ class JobLog(ReadFile):
         _count(self.passed_over, what, line)
 
     def remark(self, what: str, line: int) -> None:
-        """Count a remark on a job that becomes a task."""
+        """Count something odd about a job that is kept; a note says how often it occurs."""
         _count(self._remarks, what, line)
 
     def add(

@@ -36,7 +36,7 @@ Sink = Callable[[int, Row, str | None], None]
 
 @dataclass(frozen=True)
 class Fold:
-    """Rule that merges the rows with one value of `by` into one job, by column."""
+    """Rules by which rows with the same value of the column `by` become one job."""
 
     by: str
     columns: Mapping[str, str] = field(default_factory=dict)  # declared rules
@@ -71,12 +71,12 @@ class JobRows:
     """Converter of rows into jobs; jobs are in the order of their first rows."""
 
     def __init__(self, log: JobLog, fold: Fold | None, sink: Sink):
-        """`fold`: None if differing rows with the same key are an error."""
+        """fold: how rows of one job become one; None: rows that differ are an error."""
         self.log, self.fold, self.sink = log, fold, sink
         self._waiting: dict[object, list[tuple[int, Row, str | None]]] = {}
 
     def take(self, key: str | None, line: int, row: Row, whole: str | None = None) -> None:
-        """Add a row of the job `key`; a row with the same text `whole` is a repetition."""
+        """Add a row of job `key` (None: a new one), unless one has the same text `whole`."""
         rows = self._waiting.setdefault(len(self._waiting) if key is None else key, [])
         if whole is not None and any(whole == other for _, _, other in rows):
             self.log.pass_over("repetitions", line)
