@@ -216,7 +216,7 @@ class EngineView:
         self.fits, self.over_limit, self.load = placing.fits, placing.over_limit, placing.load
         self.duration, self.stages, self.remaining = forecast.duration, forecast.stages, forecast.remaining
         self.free_at = forecast.free_at
-        self.earliest_fit = Shadows(state, forecast, placing, stops=stops, questions=questions, fleets=fleets).shadow_of
+        self.earliest_fit = Shadows(state, forecast, placing, stops, questions, fleets).shadow_of
         self.make_room = Victims(state.capacity, fleets).make_room
 
     def slices(self, device: Device, idle: bool = False) -> Layout:
