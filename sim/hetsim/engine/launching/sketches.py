@@ -202,7 +202,7 @@ class Sketches:
             self.clock.at(flow.until, FINISH, launch)
 
     def _ends(self, launch: Launch, flow: Flow, at: float) -> bool:
-        """Set the times after a transfer that ends `at` a time; return False if they remain unknown."""
+        """Set the times after a transfer's end; return False if they remain unknown."""
         drawn: Sketch = launch.sketch  # type: ignore[assignment]
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = drawn
         if flow is down_flow:

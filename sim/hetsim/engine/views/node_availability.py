@@ -1,4 +1,4 @@
-"""Estimated times at which each node, or the whole cluster, will have room for a mode, kept up to date."""
+"""Estimated times at which nodes or the cluster will have room for a mode."""
 
 from bisect import insort
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ SLACK = 64  # maximum number of ended launches in the list of a place beyond the
 
 
 class Profile:
-    """Expected ends of running launches by place, and the first place that will have room for a mode.
+    """Expected ends of launches by place, and the first place with room for a mode.
 
     A place is a node; if any task may use accelerators of several nodes, the only place is the whole cluster, for gangs
     that need no more than a number of whole accelerators.  This is for runs in which every launch computes at nominal
@@ -39,7 +39,7 @@ class Profile:
         self._countable = True
 
     def covers(self, modes: Iterable[Mode]) -> bool:
-        """Read new launches; return True if the times at which these modes fit follow from them."""
+        """Read new launches; return True if the times of these modes follow from them."""
         for mode in modes:
             if not self.pooled:
                 possible = self.capacity.countable(mode)
@@ -72,7 +72,7 @@ class Profile:
         return self.capacity.index_of(mode).simple
 
     def earliest(self, mode: Mode) -> tuple[float, int]:
-        """Return the first time at which a mode fits, and the first such place; -inf if it fits now."""
+        """Return when a mode fits first, and the first such place; -inf: it fits now."""
         log, generation = self.capacity.log, self.capacity.log_generation
         times, read, position = self._times.get(mode) or (np.full(len(self.on), INF), -1, 0)
         changed = range(len(self.on)) if read != generation or self.pooled else log[position:]
