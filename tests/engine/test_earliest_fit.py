@@ -77,7 +77,7 @@ def test_backfilling_helps():
 @pytest.mark.parametrize("seed", spread(range(6), 3))
 def test_gangs_across_nodes_by_counting_and_by_walking(seed: int, monkeypatch: pytest.MonkeyPatch):
     """Counting accelerators wherever they are gives the starts that trying it out on copies of the nodes gives."""
-    from hetsim.engine.views.shadow import PoolEnds
+    from hetsim.engine.views.node_availability import Profile
 
     scenario = {
         "name": "spanning",
@@ -100,16 +100,16 @@ def test_gangs_across_nodes_by_counting_and_by_walking(seed: int, monkeypatch: p
         if part["estimates"] is None:
             del part["estimates"]
     asked: list[bool] = []
-    counts = PoolEnds.counts
+    covers = Profile.covers
 
-    def counted(self, mode):
-        asked.append(counts(self, mode))
+    def counted(self, modes):
+        asked.append(self.pooled and covers(self, modes))
         return asked[-1]
 
-    monkeypatch.setattr(PoolEnds, "counts", counted)
+    monkeypatch.setattr(Profile, "covers", counted)
     one = hs.run(scenario, check=True)
     assert any(asked) and all(asked)
-    monkeypatch.setattr(PoolEnds, "counts", lambda self, mode: False)
+    monkeypatch.setattr(Profile, "covers", lambda self, modes: False)
     other = hs.run(scenario, check=True)
     assert one.tasks["start"].tolist() == other.tasks["start"].tolist()
     assert (one.tasks["wait"] > 0).mean() > 0.3

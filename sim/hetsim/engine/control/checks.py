@@ -52,14 +52,13 @@ class Checker:
         state = self.state
         in_launches = state.iterating
         seen: set[int] = set()
-        for launch in self._launches():
-            in_launches += launch.count
-            for task in launch._tasks or ():
+        for launch in [*self._launches(), *state.residents.values()]:
+            in_launches += 0 if launch.resident else launch.count  # a replica's requests are counted in `iterating`
+            for task in launch.tasks if launch.resident else launch._tasks or ():
                 assert task.state == RUNNING, f"{task} is in a launch but not marked running"
-                assert task._launch is launch, f"{task} does not know its launch"
+                assert task._launch is launch, f"{task} does not know its launch or replica"
                 assert task.index not in seen, f"{task} runs twice"
                 seen.add(task.index)
-        self._residents()
         for row, task in state.waiting.items():
             assert task.state == WAITING, f"{task} waits but is marked otherwise"
             assert row not in seen, f"{task} waits and runs"
@@ -96,11 +95,6 @@ class Checker:
 
     def _launches(self) -> list[Launch]:
         return [*self.state.running.values(), *self.state.lent.values()]
-
-    def _residents(self) -> None:
-        for resident in self.state.residents.values():
-            for task in resident.tasks:
-                assert task.state == RUNNING and task._launch is resident, f"{task} does not know its replica"
 
     def _capacity(self) -> None:
         """Check that free and occupied amounts add up to the capacity of each node."""

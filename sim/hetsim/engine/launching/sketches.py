@@ -178,35 +178,31 @@ class Sketches:
         if flow.owner.__class__ is Part:
             self.transfers.brought(flow)
             return
-        now = self.clock._now
         launch: Launch = flow.owner
-        drawn: Sketch = launch.sketch  # type: ignore[assignment]
-        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = drawn
-        if flow is down_flow:
-            lane.download = now
-            launch.sketch = lane, seconds_left, rates, times, now, moves, up_flow, flow
-            self.boundary(launch)
-        elif not self._uploaded(launch, now):
-            lane.write_out()
+        if self._ends(launch, flow, self.clock._now):
+            if launch.sketch[7] is flow:  # type: ignore[index]
+                self.boundary(launch)
+        else:
+            launch.sketch[0].write_out()  # type: ignore[index]
             flow.owner = launch.own_table.up[0]  # a part of the timetable from here on
             self.transfers.brought(flow)
 
     def _sure(self, flow: Flow) -> None:
         """Handle a transfer that is alone on its path from now on: its end becomes known."""
         launch: Launch = flow.owner
+        if not self._ends(launch, flow, flow.until):
+            launch.sketch[0].write_out()  # type: ignore[index]
+        elif launch.sketch[7] is flow:  # type: ignore[index]
+            self.clock.at(flow.until, FINISH, launch)
+
+    def _ends(self, launch: Launch, flow: Flow, at: float) -> bool:
+        """Set the times after a transfer's end; return False if they remain unknown."""
         drawn: Sketch = launch.sketch  # type: ignore[assignment]
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = drawn
         if flow is down_flow:
-            lane.download = flow.until
-            launch.sketch = lane, seconds_left, rates, times, flow.until, moves, up_flow, flow
-            self.clock.at(flow.until, FINISH, launch)
-        elif not self._uploaded(launch, flow.until):
-            lane.write_out()
-
-    def _uploaded(self, launch: Launch, at: float) -> bool:
-        """Set the times after an upload; return False if they remain unknown."""
-        drawn: Sketch = launch.sketch  # type: ignore[assignment]
-        lane, seconds_left, rates, times, _, moves, up_flow, _ = drawn
+            lane.download = at
+            launch.sketch = lane, seconds_left, rates, times, at, moves, up_flow, flow
+            return True
         free = at  # when the last launch before it has computed, if that is later; inf: unknown
         for other in lane.flights:
             if other is launch:

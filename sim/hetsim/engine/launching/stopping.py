@@ -36,7 +36,7 @@ class Stops:
         several launches, the caller calls `follow` after all of them have stopped, so that freed engines do not serve a
         launch that is about to stop.
         """
-        self.count += 1  # `Ends` compares it to detect launches that ended early
+        self.count += 1  # `EarliestFit` compares it to detect launches that ended early
         at_once = not fault
         if launch.fusion is not None:
             keep = fault = False  # a fused launch saves no intermediate results: all work is repeated

@@ -7,13 +7,13 @@ and in the launches that are not compute-only.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.durations import planned
-from hetsim.engine.flight.launch import Launch
+from hetsim.engine.views.forecast import Forecast
 from hetsim.model.device_type import DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.task import Task
@@ -77,9 +77,9 @@ class Running:
 class Backlog:
     """Waiting and running work, by key (device type and class)."""
 
-    def __init__(self, state: RunState, remaining: Callable[[Launch], float]):
+    def __init__(self, state: RunState, forecast: Forecast):
         self.state = state
-        self.remaining = remaining
+        self.forecast = forecast
         self.waiting: dict[Key, list[Any]] = {}  # seconds and number of the tasks that wait
         self.plain: dict[Key, Running] = {}
         self.staged: dict[Key, dict[int, Any]] = {}
@@ -127,24 +127,28 @@ class Backlog:
 
     # Questions ------------------------------------------------------------------------------------------------
 
-    def seconds(self, kind: str | None, class_: str | None) -> float:
-        now, remaining = self.state.clock._now, self.remaining
-        _, total = self._requests(kind, class_)
+    def seconds(self, kind: str | None, class_: str | None, queues: Sequence[Any], residents: Iterable[Any]) -> float:
+        """Return the seconds of waiting tasks, of launches and of `residents`."""
+        now, remaining = self.state.clock._now, self.forecast.remaining_of
+        _, total = self._requests(kind, class_, queues)
         for key in matching(self.waiting, kind, class_):
             total += self.waiting[key][0]
         for key in matching(self.plain, kind, class_):
             total += self.plain[key].seconds(now)
         for key in matching(self.staged, kind, class_):
             total += sum(remaining(launch) for launch in self.staged[key].values())
-        return total
+        return total + math.fsum(
+            self.forecast.remaining(task) for launch in residents for task in launch.tasks
+            if matching([key_of(launch.placement.mode.type, task.class_)], kind, class_)
+        )  # fmt: skip
 
-    def count(self, kind: str | None, class_: str | None) -> int:
-        requests, _ = self._requests(kind, class_)
+    def count(self, kind: str | None, class_: str | None, queues: Sequence[Any]) -> int:
+        requests, _ = self._requests(kind, class_, queues)
         return requests + sum(self.waiting[key][1] for key in matching(self.waiting, kind, class_))
 
-    def _requests(self, kind: str | None, class_: str | None) -> tuple[int, float]:
+    def _requests(self, kind: str | None, class_: str | None, queues: Sequence[Any]) -> tuple[int, float]:
         count, seconds = 0, []
-        for queue in self.state.queues:
+        for queue in queues:
             if not len(queue):
                 continue
             if queue.uniform:
@@ -154,7 +158,7 @@ class Backlog:
                 continue
             tasks = [task for task in queue.look() if wanted(task, kind, class_)]
             count += len(tasks)
-            seconds += [task.shortest_remaining for task in tasks]
+            seconds += map(self.forecast.remaining, tasks)
         return count, math.fsum(seconds)
 
 

@@ -115,14 +115,11 @@ class Forecast:
             return self.remaining(task) / full_time if full_time > 0 else 0.0
         if task.state != RUNNING or launch is None:
             return 1.0 - task.done
-        mode = launch.placement.mode
-        if mode.parts:
-            full_time = planned(launch)
-            return self.remaining_of(launch) / full_time if full_time > 0 else 0.0
+        mode, seconds_left = launch.placement.mode, self.remaining_of(launch)
         if mode.curve is not None:
-            return 1.0 - reached(launch, planned(launch) - self.remaining_of(launch), estimated=True)
-        full_time = mode.computing(1, task.estimates[task.shape.position[mode]])
-        return self.remaining_of(launch) / full_time if full_time > 0 else 0.0
+            return 1.0 - reached(launch, planned(launch) - seconds_left, estimated=True)
+        full_time = planned(launch) if mode.parts else mode.computing(1, task.estimates[task.shape.position[mode]])
+        return seconds_left / full_time if full_time > 0 else 0.0
 
     def _kept(self, task: Task) -> History | None:
         """Return the saved work of a task, or None; a running task counts as stopped now."""

@@ -14,7 +14,6 @@ from hetsim.engine.core.policy_errors import illegal
 from hetsim.engine.core.state import RunState, launches_on
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.language.llm_service import Fleet, Serving
-from hetsim.engine.views.backlog import key_of, matching, wanted
 from hetsim.model.device import Device
 from hetsim.model.mode import Shape
 from hetsim.model.service import LanguageService
@@ -28,12 +27,6 @@ class Generated:
         self.state = state
         self.fleets: dict[Shape, Fleet] = serving.fleets
         self.queues = {shape: WaitingRequests(fleet) for shape, fleet in serving.fleets.items()}
-
-    def waiting(self) -> list[Task]:
-        """Return waiting requests in the order in which they became ready."""
-        if len(self.queues) == 1:
-            return [task for queue in self.queues.values() for task in queue.tasks()]
-        return sorted((task for queue in self.queues.values() for task in queue.tasks()), key=by_readiness)
 
     def with_replicas(self, launches: list[Launch], device: Device | None) -> list[Launch]:
         """Return these launches and the replicas (None: all, else on `device`) by start."""
@@ -53,21 +46,7 @@ class Generated:
                 ends += [(end, task) for task in launch.tasks]
         return [task for _, task in sorted(ends, key=itemgetter(0))]
 
-    # How many, how much ----------------------------------------------------------------------------------------
-
-    def count(self, kind: str | None, class_: str | None) -> int:
-        """Return the number of waiting requests of a device type and class (None: any)."""
-        if kind is None and class_ is None:
-            return sum(map(len, self.queues.values()))
-        return sum(wanted(task, kind, class_) for task in self.waiting())
-
-    def seconds(self, kind: str | None, class_: str | None) -> float:
-        """Return the sum of remaining seconds of these requests, each alone on a replica."""
-        waiting = [self.remaining(task) for task in self.waiting() if wanted(task, kind, class_)]
-        return math.fsum(waiting) + math.fsum(
-            self.remaining(task) for launch in self.state.residents.values() for task in launch.tasks
-            if matching([key_of(launch.placement.mode.type, task.class_)], kind, class_)
-        )  # fmt: skip
+    # How much ------------------------------------------------------------------------------------------------
 
     def remaining(self, task: Task) -> float:
         """Return a request's estimated time alone on a replica, minus its time in steps."""
@@ -103,6 +82,9 @@ class WaitingRequests:
     Cost: linear in the unfinished requests; `len`: O(replicas).
     """
 
+    by_readiness = True  # as in `hetsim.engine.queues.queue.Queue`
+    uniform = False
+
     def __init__(self, fleet: Fleet):
         self.fleet = fleet
         self.service: LanguageService = fleet.service
@@ -118,8 +100,11 @@ class WaitingRequests:
             taken_in.update(replica.requests.inside, replica.requests.loading)
         return (request.task for row, request in self.fleet.requests.items() if row not in taken_in)
 
+    def look(self, count: int | None = None) -> list[Task]:
+        return sorted(self._waiting(), key=by_readiness)[:count]
+
     def tasks(self) -> Sequence[Task]:
-        return sorted(self._waiting(), key=by_readiness)
+        return self.look()
 
     @property
     def head(self) -> Task:

@@ -1,8 +1,7 @@
 """Earliest start of a task that does not fit now (the reservation of backfilling)."""
 
 import math
-from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,74 +13,13 @@ from hetsim.engine.resources.occupancy import Sketch
 from hetsim.engine.resources.partition_limits import Budget
 from hetsim.engine.resources.placement_index import amount_of, share_of
 from hetsim.engine.views.forecast import Forecast
-from hetsim.engine.views.node_availability import Ends
+from hetsim.engine.views.node_availability import Profile
 from hetsim.engine.views.placing import Placing
 from hetsim.model.cluster import Partition
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.policy.contract import NEVER, Shadow
-
-SLACK = 64  # maximum number of ended launches in the list beyond the number of running ones
-
-
-class PoolEnds:
-    """Expected ends of launches, in order, in steady runs (`Changes.steady`).
-
-    These are for gangs that may use any whole accelerators of a type and need no cores or memory of hosts: such a gang
-    fits as soon as enough accelerators are free on any nodes.  Cost: a step for each end before the start of the gang,
-    and a step for each launch since the last query.
-    """
-
-    def __init__(self, state: RunState, forecast: Forecast):
-        self.state = state
-        self.forecast = forecast
-        self.capacity = state.capacity
-        # (end, launch, type number, accelerators); some of the launches are over
-        self.ends: list[tuple[float, int, int, int]] = []
-        self._last = 0
-        self._countable = True
-
-    def counts(self, mode: Mode) -> bool:
-        """Return True if it is enough to count free GPUs, for this mode and all launches."""
-        if not (mode.span_any and self.capacity.undisturbed and mode.nodes is None and not mode.limited):
-            return False
-        if mode.millicores or mode.memory or not self.capacity.index_of(mode).simple:
-            return False
-        return self._known()
-
-    def _known(self) -> bool:
-        """Read new launches; return False if any of them is a batch or uses part of a GPU."""
-        fresh, self._last = launches_since(self.state, self._last), self.state.last_launch
-        capacity, running = self.capacity, self.state.running
-        for launch in fresh:
-            mode = launch.placement.mode
-            if not mode.gpus:
-                continue
-            if len(launch.tasks) > 1 or not capacity.index_of(mode).simple:
-                self._countable = False  # for good: launches that were not taken in would be missing
-                break
-            end = self.forecast.finish_of(launch)
-            insort(self.ends, (end, launch.number, capacity.types[mode.type], mode.gpus))
-        if len(self.ends) > 2 * len(running) + SLACK:  # removed in bulk, which is cheaper than at each end
-            self.ends = [entry for entry in self.ends if entry[1] in running]
-        return self._countable
-
-    def earliest(self, mode: Mode) -> tuple[float, int]:
-        """Return when a mode fits (inf: never), and how many accelerators are free then."""
-        capacity, kind, needed = self.capacity, self.capacity.types[mode.type], mode.gpus
-        free = sum(capacity.nodes[n].open[kind].bit_count() for n in capacity.nodes_in(capacity.with_open[kind]))
-        time = -math.inf if free >= needed else math.inf  # it fits now, or an end must come first
-        now = self.forecast.now
-        for end, number, other, gpus in self.ends:
-            if end > time and end > now:  # all launches that overran are expected to end now, together
-                break
-            if other == kind and number in self.state.running:
-                free += gpus
-                if time == math.inf and free >= needed:
-                    time = end  # and all that ends with it
-        return time, free
-
 
 MAX_KEPT = 64  # maximum number of cached shadows
 
@@ -96,118 +34,108 @@ class Shadows:
     stops: Stops
     questions: Questions
     fleets: Mapping[Shape, Any]  # services by shape whose requests only replicas start
+    profile: Profile | None = None  # from the first question on
     _kept: "dict[tuple[int, Mode | None], EarliestFit]" = field(default_factory=dict)
-    _ends: Ends | None = None
-    _pool: PoolEnds | None = None
-
-    @property
-    def ends(self) -> Ends:
-        """Times at which nodes will have room; valid only if all launches run steadily."""
-        if self._ends is None:
-            self._ends = Ends(self.state, self.forecast, self.stops)
-        return self._ends
-
-    @property
-    def pool(self) -> PoolEnds:
-        """Times at which accelerators are free anywhere; valid only in a steady run."""
-        if self._pool is None:
-            self._pool = PoolEnds(self.state, self.forecast)
-        return self._pool
 
     def shadow_of(self, task: Task, mode: Mode | None = None) -> Shadow:
         if task.shape in self.fleets:
             return NEVER
-        key = task.index, mode
-        shadow = self._kept.get(key)
-        if shadow is None or not shadow.holds():
+        shadow = self._kept.get((task.index, mode))
+        if shadow is None or not shadow.holds(task):
             if len(self._kept) >= MAX_KEPT:
                 self._kept.clear()  # shadows are computed again when needed
-            shadow = self._kept[key] = EarliestFit(self, task, mode)
+            shadow = self._kept[task.index, mode] = EarliestFit(self, task, mode)
         return shadow
 
 
 class EarliestFit:
     """Time and place of a task's start if running tasks end as estimated.
 
-    In steady runs where counting free devices is enough, the time is the minimum over the nodes (`Ends`), updated only
-    for nodes that changed; `PoolEnds` is used for gangs that may use whole accelerators anywhere.  Otherwise the
-    running launches are released in order of expected finish on what-if copies of their nodes, until a mode of the task
-    fits; cost: one sort of the running launches.
+    In steady runs where counting free devices is enough, the time is the minimum over the nodes, or over the expected
+    ends in the whole cluster, from the `Profile`.  Otherwise the running launches are released in order of expected
+    finish on what-if copies of their nodes, until a mode of the task fits; cost: one sort of the running launches.
     """
 
     def __init__(self, shadows: Shadows, task: Task, mode: Mode | None = None):
         self.shadows = shadows
-        self.state = shadows.state
+        self.state = state = shadows.state
         self.forecast = shadows.forecast
-        self.task = task
-        self.mode = mode
+        self._capacity = capacity = state.capacity
         self.time = math.inf
-        self.anywhere = False
+        self.anywhere = False  # True if accelerators are counted on all nodes
         self._placement: Placement | None = None
-        self._capacity = shadows.state.capacity
-        self._sketches: dict[int, Sketch] = {}  # what-if copies of nodes at the shadow time
-        self._at: tuple[int, Mode, Ends] | None = None  # node, mode and index, if the answer comes from `Ends`
-        self._due: list[tuple[float, int, Launch]] = []  # launches that will have ended on that node by then
-        self._accepted = False  # True if a launch beyond the shadow time has been accepted on its nodes
-        self._last = shadows.state.last_launch  # later ones are released on sketches, if they end by then
-        self._budgets: dict[Partition | None, Budget] = {}  # usage of limited partitions at the shadow time
-        # mode of its start, if free capacity on all nodes was counted for it or `_walk` found it
-        self._gang: Mode | None = None
+        self._mode: Mode | None = None  # mode of its start
+        self._node = -1  # node of its start; -1: it may be on several nodes
         self._free = -1  # free for the gang at the shadow time (`amount_of`), if that was counted; else -1
-        self._modes = [mode] if mode is not None else [task.shape.modes[p] for p in task.modes_by_speed()]
-        self._stamp = 0, 0, 0
-        self._find()
+        self._due: list[Launch] = []  # launches that will have ended on that node by then
+        self._sketches: dict[int, Sketch] = {}  # what-if copies of nodes at the shadow time
+        self._last = state.last_launch  # later ones are released on sketches, if they end by then
+        self._budgets: dict[Partition | None, Budget] = {}  # usage of limited partitions at the shadow time
+        self._stamp: tuple[Any, ...] = ()  # what must be the same for it to hold; (): it never holds
+        self._position = 0  # up to where its node is known to be unchanged in the log
+        modes = [mode] if mode is not None else [task.shape.modes[p] for p in task.modes_by_speed()]
+        if self._look_up(modes, task):
+            return
+        self._placement = shadows.placing.fit(task) if mode is None else capacity.first(mode)
+        free: dict[Mode, int] = {}
+        if self._placement is not None:
+            self.time = self.forecast.now
+        else:
+            self._budgets = {mode.partition: capacity.budget(mode).copy() for mode in modes if mode.limited}
+            free = self._walk(modes)
+        if self._placement is not None:
+            self._mode = its_mode = self._placement.mode
+            self._node = -1 if its_mode.span_any else self._placement.devices[0].node
+            self._free = free.get(its_mode, -1)
 
-    def holds(self) -> bool:
+    def holds(self, task: Task) -> bool:
         """Return True if the computed start is certainly still valid.
 
-        This is known only if the start comes from `Ends`, its time is still to come, and its node has not changed: a
+        This is known only if its time is still to come, its node has not changed, and every launch ends as expected: a
         task that started on another node cannot have made the task fit earlier on any node.
         """
-        if self._at is None or self._accepted:
+        log, position = self._capacity.log, self._position
+        if self._stamp != self._mark(task) or self.time <= self.forecast.now or self._node in log[position:]:
             return False
-        node, _, ends = self._at
-        state = ends.state
-        if self.time <= state.clock._now or not state.steady or not ends.as_known():
-            return False
-        task, several = self.task, self.mode is None and len(self._modes) > 1
-        if several and self._modes != [task.shape.modes[p] for p in task.modes_by_speed()]:  # redirected since
-            return False
-        if not ends.unchanged(node, self._stamp):
-            return False
-        self._stamp = ends.stamp()  # the next look compares with this
+        self._position = len(log)
         return True
 
-    def _find(self) -> None:
-        now_fitting = self.shadows.placing.fit(self.task) if self.mode is None else self._capacity.first(self.mode)
-        if now_fitting is not None:
-            self.time, self._placement = self.forecast.now, now_fitting
-            return
-        modes, capacity, shadows = self._modes, self._capacity, self.shadows
-        self._budgets = {mode.partition: capacity.budget(mode).copy() for mode in modes if mode.limited}
-        steady = self.state.steady and not self._budgets
-        if steady and all(map(capacity.countable, modes)) and shadows.ends.refresh():
-            ends = shadows.ends  # The minimum over the nodes' times; the first node among equals.
-            for mode in modes:
-                time, number = ends.earliest(mode)
-                if time < self.time:  # of equal times the faster mode, which comes first
-                    self.time = max(self.forecast.now, time)
-                    self._at = number, mode, ends
-            if self._at is not None:
-                self._due = ends.due(self._at[0], self.time)
-                self._stamp = ends.stamp()
-        elif steady and all(map(shadows.pool.counts, modes)):
-            self.anywhere = True  # accelerators are counted on all nodes
-            for mode in modes:
-                time, free = shadows.pool.earliest(mode)
-                if time < self.time:
-                    self._gang, self._free = mode, free
-                    self.time = max(self.forecast.now, time)
-        else:
-            self._walk(modes)
+    def _mark(self, task: Task) -> tuple[Any, ...]:
+        return self.state.steady, self.shadows.stops.count, self._capacity.log_generation, task.allowed
 
-    def _walk(self, modes: list[Mode]) -> None:
-        """Release launches on copies of nodes, by expected finish, until a mode fits."""
+    def _look_up(self, modes: list[Mode], task: Task) -> bool:
+        """Find the time in the profile; False: a mode fits now, or one is not covered."""
+        shadows, place = self.shadows, -1
+        if not self.state.steady or any(mode.limited for mode in modes):
+            return False
+        if (profile := shadows.profile) is None:
+            profile = shadows.profile = Profile(self.state, self.forecast)
+        if not profile.covers(modes):
+            return False
+        for mode in modes:
+            time, first = profile.earliest(mode)
+            if time == -math.inf:
+                return False
+            if time < self.time:  # of equal times the faster mode, which comes first
+                self.time, self._mode, place = max(self.forecast.now, time), mode, first
+        if self._mode is None:
+            return True  # it never fits
+        self._due = profile.due(place, self.time)
+        if profile.pooled:
+            self.anywhere = True
+            there = [launch.placement.mode for launch in self._due]
+            self._free = profile.free(self._mode) + sum(mode.gpus for mode in there if mode.type is self._mode.type)
+        else:
+            self._node = place
+            if profile.exact:
+                self._stamp, self._position = self._mark(task), len(self._capacity.log)
+        return True
+
+    def _walk(self, modes: list[Mode]) -> dict[Mode, int]:
+        """Release launches on copies of nodes, by expected finish, until a mode fits.
+
+        Return the amounts that are free for gangs then.
+        """
         limited = self._budgets
         free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any and not limited}
         # Sorted by end, stable: launches that end together are released in start order.
@@ -228,38 +156,25 @@ class EarliestFit:
                 for mode, amount in zip(free, before, strict=True):
                     free[mode] += share_of(mode, sketch, amount_of(mode)) - amount  # only what this end adds
             if self._placement is None:  # else what ends at the same time is only given back
-                fits = self._within_limits(modes) if limited else self._on_sketches(modes, nodes, free)
-                self._placement, self.time = fits, end if fits is not None else math.inf
-        if self._placement is not None and not self.anywhere:
-            self._gang = self._placement.mode
-            self._free = free.get(self._gang, -1)
+                self._placement = self._fitting(modes, nodes, free)
+                self.time = end if self._placement is not None else math.inf
+        return free
 
-    def _on_sketches(self, modes: list[Mode], nodes: list[int], free: dict[Mode, int]) -> Placement | None:
-        for number in nodes:
-            for mode in modes:
-                if (placement := self._sketches[number].place(mode)) is not None:
-                    return placement
-        for mode in modes:
-            if mode.span_any and free[mode] >= amount_of(mode):  # enough capacity on several nodes together
-                return self._across(mode)
-        return None
-
-    def _within_limits(self, modes: list[Mode]) -> Placement | None:
+    def _fitting(self, modes: list[Mode], nodes: Iterable[int], free: dict[Mode, int]) -> Placement | None:
+        """Return a placement on one of the nodes, or across; with limits, on any node."""
         capacity, sketches = self._capacity, self._sketches
         for mode in modes:
-            budget = self._budgets[mode.partition] if mode.limited else None
-            room = capacity.room(mode)
-            for number in sketches:  # these may have more room than now
-                room |= 1 << number
-            if budget is not None:
-                room = budget.narrowed(mode, room)
-            for number in capacity.nodes_in(room):
+            if self._budgets:
+                room = capacity.room(mode)
+                for number in sketches:  # these may have more room than now
+                    room |= 1 << number
+                nodes = capacity.nodes_in(self._budgets[mode.partition].narrowed(mode, room) if mode.limited else room)
+            for number in nodes:
                 if (placement := (sketches.get(number) or Sketch(capacity.nodes[number])).place(mode)) is not None:
                     return placement
-            if mode.span_any:
-                nodes = [sketches.get(node.index, node) for node in capacity.nodes]
-                if (placement := capacity._across(mode, nodes, budget)) is not None:
-                    return placement
+            enough = mode.span_any and (self._budgets or free[mode] >= amount_of(mode))  # on several nodes together
+            if enough and (placement := self._across(mode)) is not None:
+                return placement
         return None
 
     def _across(self, mode: Mode) -> Placement | None:
@@ -269,18 +184,19 @@ class EarliestFit:
         for launch in launches_since(self.state, self._last):
             for device in launch.placement.devices:
                 numbers |= 1 << device.node
-        return self._capacity._across(mode, map(self._sketch, self._capacity.nodes_in(numbers)))
+        nodes = map(self._sketch, self._capacity.nodes_in(numbers))
+        return self._capacity._across(mode, nodes, self._budgets.get(mode.partition))
 
     @property
     def placement(self) -> Placement | None:
         """The placement at which the task would start; None if it can never start."""
-        if self._placement is None:
-            if self._at is not None:
-                self._placement = self._sketch(self._at[0]).place(self._at[1])
-            elif self._gang is not None and self.anywhere:
-                self._walk([self._gang])
-            elif self._gang is not None and self._free >= 0:
-                self._placement = self._across(self._gang)
+        if self._placement is None and self._mode is not None:
+            if self._node >= 0:
+                self._placement = self._sketch(self._node).place(self._mode)
+            elif self.anywhere:
+                self._walk([self._mode])
+            else:
+                self._placement = self._across(self._mode)
         return self._placement
 
     def _sketch(self, number: int) -> Sketch:
@@ -289,8 +205,8 @@ class EarliestFit:
             over = [launch for launch in launches_since(self.state, self._last)
                     if any(device.node == number for device in launch.placement.devices)
                     and self.forecast.finish_of(launch) <= self.time]  # fmt: skip
-            if self._at is not None and number == self._at[0]:
-                over += [launch for _, _, launch in self._due if launch.number in self.state.running]
+            if number == self._node:
+                over += [launch for launch in self._due if launch.number in self.state.running]
             for launch in over:
                 sketch.release(launch.placement, launch)
         return sketch
@@ -303,9 +219,6 @@ class EarliestFit:
         # An end at the same time is early enough: ends come before the round.
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:
             return True
-        # Accepted launches remain on the sketches and reduce the count, for the next checks of this round.
-        if (gang := self._gang) is not None and self._free >= 0:
-            return self._spares_gang(placement, gang)
         partition = placement.mode.partition
         if (budget := self._budgets.get(partition)) is None:
             return self._spares(placement)
@@ -319,54 +232,41 @@ class EarliestFit:
         return True
 
     def _spares(self, placement: Placement) -> bool:
-        """Return True if the task can still start in time next to this longer launch."""
-        if self._at is not None:
-            head, mode, _ = self._at
-            if not placement.mode.span_any and placement.devices[0].node != head:
-                return True  # nearly always
-            mine = {head}  # a mode of one node, as counting needs
-        else:
-            assert self.placement is not None
-            mine, mode = {number for number, _, _ in self.placement.hosts()}, self.placement.mode
-        theirs = [number for number, _, _ in placement.hosts()]
-        if mine.isdisjoint(theirs):
-            return True
-        looked_at = mine.union(theirs) if mode.span_any else mine  # a gang may move to any nodes, theirs included
-        # Copies: kept only if it may start.
-        sketches = {number: Sketch(self._sketch(number)) for number in sorted(looked_at)}
-        for number in theirs:
-            if number in sketches:
-                sketches[number].occupy(placement)
-        again = sketches[next(iter(mine))].place(mode) if len(mine) == 1 else None
-        if again is None and mode.span_any:
-            everywhere = [sketches.get(node.index) or self._sketch(node.index) for node in self._capacity.nodes]
-            again = self._capacity._across(mode, everywhere)
-        if again is None:
-            return False
-        self._placement, self._accepted = again, True  # the same time, on other devices
-        self._sketches.update(sketches)
-        return True
+        """Return True if the task can still start in time next to this longer launch.
 
-    def _spares_gang(self, placement: Placement, gang: Mode) -> bool:
-        """Return True if a longer launch leaves enough devices for the waiting gang."""
-        amount_left = self._free
-        if self.anywhere:  # its nodes do not matter: a count will do
-            if placement.mode.type is gang.type:
-                amount_left -= placement.mode.gpus
-                if amount_left < gang.gpus:
-                    return False
-                self._free = amount_left
+        Accepted launches remain on the sketches and reduce the count, for the next checks of this round.
+        """
+        mode = self._mode
+        assert mode is not None
+        if self._node >= 0:
+            if placement.devices[0].node != self._node and not placement.mode.span_any:
+                return True  # nearly always
+            sketch = Sketch(self._sketch(self._node))  # a copy: kept only if it may start
+            sketch.occupy(placement)
+            if (again := sketch.place(mode)) is None:
+                return False
+            self._sketches[self._node] = sketch
+            self._placement, self._stamp = again, ()  # the same time, on other devices
             return True
-        amount = amount_of(gang)
-        sketches = {number: Sketch(self._sketch(number)) for number, _, _ in placement.hosts()}
-        for sketch in sketches.values():
-            amount_left -= share_of(gang, sketch, amount)
+        free, counted, amount = self._free, self._free >= 0, amount_of(mode)
+        if self.anywhere:  # its nodes do not matter: a count will do
+            free -= placement.mode.gpus if placement.mode.type is mode.type else 0
+            if free >= amount:
+                self._free = free
+            return free >= amount
+        before, kept = self._placement, self._sketches  # None: it will be found when it is asked for
+        trial = {number: Sketch(self._sketch(number)) for number, _, _ in placement.hosts()}
+        touched = before is not None and any(device.node in trial for device in before.devices)
+        if not counted and not touched:
+            return True
+        for sketch in trial.values():
+            free -= share_of(mode, sketch, amount) if counted else 0
             sketch.occupy(placement)  # only these nodes change: the difference is counted
-            amount_left += share_of(gang, sketch, amount)
-        if amount_left < amount:
+            free += share_of(mode, sketch, amount) if counted else 0
+        self._sketches = {**kept, **trial}
+        after = before if not touched else None if counted else self._across(mode)
+        if free < amount if counted else after is None:
+            self._sketches = kept
             return False
-        if self._placement is not None and any(device.node in sketches for device in self._placement.devices):
-            self._placement = None  # on other nodes; found when it is asked for
-        self._free = amount_left
-        self._sketches.update(sketches)
+        self._placement, self._free = after, free
         return True

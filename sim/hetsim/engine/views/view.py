@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import merge
 from itertools import islice
 from typing import Any, Literal, cast
 
@@ -275,29 +274,32 @@ class EngineView:
         return [task for launch in launches for task in launch.tasks]
 
     def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
-        queues = [queue for queue in self._state.queues if queue.fleet is None or not own]
+        queues = self._queues(own)
         waiting = self._state.waiting.values()
-        generated = not own and self._generated.fleets
         if count is None:
             self._questions.count()
-        elif not queues and not generated:
+        elif not queues:
             return list(islice(waiting, count))
         tasks = list(waiting)
         for queue in queues:
             tasks += queue.look(count if queue.by_readiness else None)
         if queues:
             tasks.sort(key=by_readiness)  # stable: equals stay in the order of their lists
-        if generated:
-            tasks = list(merge(tasks, self._generated.waiting(), key=by_readiness))
         return tasks[:count]
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
-        generated = self._generated.count(kind, class_) if self._generated.fleets and not own else 0
+        queues = self._queues(own)
         if kind is None and class_ is None:
-            queues = [queue for queue in self._state.queues if queue.fleet is None or not own]
-            return len(self._state.waiting) + (sum(map(len, queues)) if queues else 0) + generated
+            return len(self._state.waiting) + (sum(map(len, queues)) if queues else 0)
         self._known(kind, class_)
-        return self._work_ahead().count(kind, class_) + generated
+        return self._work_ahead().count(kind, class_, self._state.queues if own else queues)
+
+    def _queues(self, own: bool) -> list[Any]:
+        """Return the queues of requests; `own`: without those of replicas."""
+        queues = self._state.queues
+        if own:
+            return [queue for queue in queues if queue.fleet is None]
+        return [*queues, *self._generated.queues.values()]
 
     def queue_of(self, task: Task) -> RequestQueue | None:
         queue: RequestQueue | None = self._state.queue_of.get(task.shape)
@@ -321,8 +323,9 @@ class EngineView:
 
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
         self._known(kind, class_)
-        seconds = self._work_ahead().seconds(kind, class_)
-        return seconds if own or not self._generated.fleets else seconds + self._generated.seconds(kind, class_)
+        state = self._state
+        queues, residents = (state.queues, ()) if own else (self._queues(own), state.residents.values())
+        return self._work_ahead().seconds(kind, class_, queues, residents)
 
     def _known(self, kind: str | None, class_: str | None = None) -> None:
         types, classes = self.cluster.types, self._state.tasks.classes
@@ -341,7 +344,7 @@ class EngineView:
 
     def _work_ahead(self) -> Backlog:
         if self._backlog is None:
-            self._backlog = Backlog(self._state, self._forecast.remaining_of)
+            self._backlog = Backlog(self._state, self._forecast)
             self._signals.materialized = self._backlog.materialized  # only from now on does anything listen
         return self._backlog
 
