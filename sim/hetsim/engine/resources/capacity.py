@@ -143,7 +143,9 @@ class Capacity(PlacementIndex):
             return -1
         if mode.node_count > 1 or (mode.nodes is not None and (mode.limited or not mode.nodes & state.bit)):
             return -1
-        self._hold(placement, 1)
+        state.cpu_free -= mode.millicores
+        state.mem_free -= mode.memory
+        self.log.append(state.index)
         if mode.millicores == 1000:
             core = state.cores & -state.cores  # the lowest one that is free
             state.cores ^= core
@@ -151,12 +153,21 @@ class Capacity(PlacementIndex):
         return self._take_cores(state, placement, mode.millicores)
 
     def quick_give(self, placement: Placement, cores: int) -> None:
-        """Release what `quick_take` occupied: the fast path for one whole accelerator."""
+        """Release what `quick_take` occupied on one device."""
         mode = placement.mode
-        if not mode.bare:
-            self.give(placement, None, cores)
+        if mode.gpus and not mode.bare:
+            self.give(placement, None)
             return
         self.releases += 1  # what did not fit may fit now
+        if not mode.gpus:
+            if mode.limited:
+                self.budget(mode).give(mode, placement.devices)
+            host: NodeState = self.of[placement.devices[0].index]
+            host.cores |= cores
+            host.cpu_free += mode.millicores
+            host.mem_free += mode.memory
+            self.log.append(host.index)
+            return
         state: GpuState = self.of[placement.devices[0].index]
         node = state.node
         state.free = free = state.free + WHOLE
@@ -198,15 +209,11 @@ class Capacity(PlacementIndex):
 
     def _hold(self, placement: Placement, sign: int) -> None:
         """Occupy (`sign` 1) or release (-1) a launch's share of accelerators and hosts."""
-        mode, devices = placement.mode, placement.devices
-        if not mode.span_any:
-            self._hold_on(mode, self.nodes[devices[0].node], devices, mode.millicores, mode.memory, sign)
-            return
         on: dict[int, list[Device]] = {}
-        for device in devices:
+        for device in placement.devices:
             on.setdefault(device.node, []).append(device)
         for number, cpus, memory in placement.hosts():
-            self._hold_on(mode, self.nodes[number], on[number], cpus, memory, sign)
+            self._hold_on(placement.mode, self.nodes[number], on[number], cpus, memory, sign)
 
     def _hold_on(
         self, mode: Mode, node: NodeState, devices: Sequence[Device], cpus: int, memory: int, sign: int
@@ -217,7 +224,7 @@ class Capacity(PlacementIndex):
             self.log.append(node.index)
         if not mode.gpus:
             return
-        share, opened, closed = sign * mode.share, 0, 0
+        share, room, opened, closed = sign * mode.share, sign * mode.gpu_memory, 0, 0
         for device in devices:
             gpu: GpuState = self.of[device.index]
             gpu.free = free = gpu.free - share
@@ -227,8 +234,8 @@ class Capacity(PlacementIndex):
                 closed |= gpu.bit
             if self.moved is not None:
                 self.moved.append(gpu)
-            if mode.gpu_memory:
-                gpu.room -= sign * mode.gpu_memory
+            if room:
+                gpu.room -= room
                 gpu.note_memory()
         kind, before = gpu.kind, node.open[gpu.kind]
         node.open[kind] = available = before & ~closed | opened
@@ -240,7 +247,7 @@ class Capacity(PlacementIndex):
     def give(self, placement: Placement, launch: Any, cores: int = 0) -> None:
         mode, devices = placement.mode, placement.devices
         mig = mode.gpus and mode.type.sharing.kind == "mig"
-        if mode.bare and not mig:
+        if not mig and (mode.bare or (not mode.gpus and len(devices) == 1)):
             self.quick_give(placement, cores)
             return
         self.releases += 1
@@ -251,7 +258,10 @@ class Capacity(PlacementIndex):
                 self.of[device.index].cores |= mask
         for device in devices if mig else ():
             self.of[device.index].slices.give(launch)
-        self._hold(placement, -1)
+        if mode.span_any:
+            self._hold(placement, -1)
+        else:
+            self._hold_on(mode, self.nodes[devices[0].node], devices, mode.millicores, mode.memory, -1)
 
     @staticmethod
     def _take_cores(node: NodeState, placement: Placement, millicores: int) -> int:

@@ -94,11 +94,9 @@ class GpuState(DeviceState):
 
     def takes(self, mode: Mode) -> bool:
         """Return True if share and memory are enough for one more launch in this mode."""
-        if not self.up or self.asleep or mode.gpu_memory > self.room:
+        if mode.share > self.free or mode.gpu_memory > self.room or not self.up or self.asleep:
             return False
-        if self.slices is not None and self.slices.cut_for(mode) is None:
-            return False
-        return self.free >= mode.share
+        return self.slices is None or self.slices.cut_for(mode) is not None
 
     @property
     def free_amount(self) -> int:

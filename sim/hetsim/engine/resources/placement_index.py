@@ -254,9 +254,7 @@ class PlacementIndex:
             return None
         if mode.type.sharing.kind == "timeslice" or (mode.whole_devices and mode.type.streams > 1):
             return max(fitting, key=lambda gpu: gpu.free)
-        if mode.whole_devices:
-            return fitting[0]
-        return min(fitting, key=lambda gpu: gpu.free)
+        return fitting[0] if mode.whole_devices else min(fitting, key=lambda gpu: gpu.free)
 
     def _across(
         self, mode: Mode, nodes: Iterable[NodeState], budget: Budget | None = None,
