@@ -110,13 +110,6 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
     """Return these lanes (accelerators), those that gangs connect, and all launches."""
-    if len(lanes) == 1:
-        flights = lanes[0].flights
-        for launch in flights:
-            if len(launch.table.lanes) != 1:
-                break
-        else:
-            return lanes, list(flights)
     tied = dict.fromkeys(lanes)
     launches: dict[int, Launch] = {}
     queue = list(tied)  # breadth first: gangs tie lanes, which have further gangs
@@ -156,11 +149,6 @@ def serve(parts: Iterable[Part], now: float) -> float:
                 free = part.until
         else:
             todo.append(part)
-    if len(todo) == 1:
-        part = todo[0]
-        part.at = at = part.ask if part.ask > free else free
-        part.until = free = at + part.delay + part.span  # inf if its end is unknown
-        return free
     while todo:
         # Next is the part that can begin first; of several at the same time, the first in start order.
         best, first = None, INF
