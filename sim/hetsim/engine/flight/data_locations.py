@@ -57,25 +57,22 @@ class Places:
         self.links = links
         self.tasks = tasks
         self.items: Sequence[Item] = tasks.items
-        self.where: list[dict[int, None]] = []
-        hosts = {host(node.index): None for node in cluster.nodes}
-        self.made: list[bool] = [False] * len(tasks.items)
         self.readers = [0] * len(tasks.items)  # tasks that read an item and have not ended
         self.writers = [0] * len(tasks.items)
         # incremented by each write of an item, so that outdated copies in transit are recognized
         self.version = [0] * len(tasks.items)
         for row in tasks.writes or ():
             for index in row:
-                self.made[index] = True
                 self.writers[index] += 1
         for row in tasks.reads or ():
             for index in row:
                 self.readers[index] += 1
-        for index, item in enumerate(tasks.items):
-            if item.home is not None:
-                self.where.append({host(item.home): None})
-            else:
-                self.where.append({} if self.made[index] else dict(hosts))
+        self.made = [number > 0 for number in self.writers]
+        hosts = [host(node.index) for node in cluster.nodes]
+        self.where: list[dict[int, None]] = [
+            dict.fromkeys(() if made else hosts) if item.home is None else {host(item.home): None}
+            for item, made in zip(tasks.items, self.made, strict=True)
+        ]
         self._on: dict[int, GpuItems] = defaultdict(GpuItems)
 
     def on(self, device: Device) -> GpuItems:

@@ -255,15 +255,8 @@ class Timetable:
             self.energy += self.watts * elapsed
         self.updated = now
 
-    def busy_by(self, now: float) -> float:
-        """Return the device-seconds computed up to now."""
-        return self.busy + self.busy_rate * self._since(now)
-
-    def energy_by(self, now: float) -> float:
-        """Return the energy above idle up to now, in joules."""
-        return self.energy + self.watts * self._since(now)
-
-    def _since(self, now: float) -> float:
+    def unsettled(self, now: float) -> float:
+        """Return the seconds up to now that busy time and energy do not include yet."""
         if self.computed or self.updated > now:  # settled, or not yet begun
             return 0.0
         return min(now, self.compute_end) - self.updated  # after its end no more is computed

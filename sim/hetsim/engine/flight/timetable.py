@@ -56,12 +56,9 @@ def download_over(lane: Lane, now: float) -> list[Launch]:
 
 def all_compute(lane: Lane) -> bool:
     """Return True if all launches of the accelerator may compute concurrently."""
-    if lane.sliced:
+    if lane.sliced or len(lane.flights) < 2:
         return True
-    share = 0
-    for launch in lane.flights:
-        share += launch.placement.mode.share
-    return share <= WHOLE  # whole numbers: exact
+    return sum([launch.placement.mode.share for launch in lane.flights]) <= WHOLE  # whole numbers: exact
 
 
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:

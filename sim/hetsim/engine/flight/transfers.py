@@ -164,7 +164,7 @@ class Transfers:
         has computed everything needs only its output if it continues on another device.
         `true`: with the true instead of expected times of a batch; `histories`: what the tasks saved, if not their own.
         """
-        places, mode = self.places, placement.mode
+        places, mode, home = self.places, placement.mode, host(device.node)
         size, seconds = 0.0, 0.0
         sources: Sources = {}
         fresh = unfinished = 0
@@ -174,7 +174,7 @@ class Transfers:
             if history is not None and history.checkpoint == 1.0:
                 continue
             unfinished += 1  # one that is done needs no input, only its output
-            if mode.on_cpu or (history is not None and history.input_saved and history.is_near(device)):
+            if mode.on_cpu or (history is not None and history.input_saved and history.source(placement, device) == home):
                 continue  # its input is in the host's memory, or part of the state there
             fresh += 1
             if history is None or not history.input_saved:
@@ -190,7 +190,6 @@ class Transfers:
             # The nearest copy at present; copies may change before the turn.
             if (copy := places.source(item, device)) is not None:  # else nothing has written it yet: nothing to bring
                 _add(sources, copy, places.items[item].size, (item, places.version[item]))
-        home = host(device.node)
         here, items_here = sources.pop(home, (0.0, [])) if sources else (0.0, [])
         if device.type.kind == "cpu":
             here = 0.0  # already in host memory

@@ -92,5 +92,5 @@ class Offers:
         return placement, (index, self._changes[index])
 
     def there(self, mode: Mode, device: Device) -> Placement:
-        state = self.capacity.of[device.index]
-        return state.placements.get(mode) or state.placement(mode)
+        placement: Placement = self.capacity.of[device.index].placement(mode)
+        return placement
