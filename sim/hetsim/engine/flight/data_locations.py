@@ -195,8 +195,8 @@ class Places:
 
     def keep_only(self, item: int, *locations: int) -> None:
         """Remove all copies of an item except those at these locations."""
-        for other in self.where[item]:
-            if other >= 0 and other not in locations:
+        for other in list(self.where[item]):
+            if other not in locations:
                 self._forget(item, other)
         self.where[item] = dict.fromkeys(locations)  # in this order: `source` takes the first of equals
 
@@ -223,7 +223,6 @@ class Places:
         here = self.on(device)
         for item, copies in enumerate(self.where):
             if device.index in copies:
-                del copies[device.index]
                 self._forget(item, device.index)
                 if not copies and self.readers[item]:
                     lost.append(item)  # only if a task still reads it: others need no copy
@@ -242,15 +241,15 @@ class Places:
         if len(copies) == 1:
             return f"{device} has the only copy of {self.items[item].name}"
         self._forget(item, device.index)
-        del copies[device.index]
         return None
 
     def _forget(self, item: int, location: int) -> None:
+        del self.where[item][location]
         here = self._on.get(location)
-        if here is None or item not in here.resident or item in here.pins:
-            return  # the memory of a pinned copy is released when it is unpinned
-        del here.resident[item]
-        here.unpinned -= self.items[item].size
+        # The memory of a pinned copy is released when it is unpinned.
+        if here is not None and item in here.resident and item not in here.pins:
+            del here.resident[item]
+            here.unpinned -= self.items[item].size
 
 
 def items_of(tasks: Sequence[Task]) -> tuple[int, ...]:

@@ -292,10 +292,8 @@ class Links:
             return
         flow.ended = True
         self.clock.cancel(flow)  # its latency may still be running
-        if (group := flow.group) is not None:
-            self._settle(group)
-            self._free(group, [flow])
-            self._reschedule(group)
+        if flow.group is not None:
+            self._remove(flow.group, [flow])
 
     def _join(self, flow: Flow) -> None:
         if not flow.left:  # no bytes: it ends now, after the events already due
@@ -339,17 +337,19 @@ class Links:
         group.next.append(flow)  # alone, it is the next to end
         return group
 
-    def _free(self, group: FlowGroup, gone: list[Flow]) -> None:
+    def _remove(self, group: FlowGroup, gone: list[Flow]) -> None:
+        self._settle(group)
         group.flows = [flow for flow in group.flows if flow not in gone]  # by identity: a flow equals only itself
         # A group is never split: rates stay right if its flows no longer share a pipe, they only cost more.
         for flow in gone:
-            flow.group = None
+            flow.group, flow.ended = None, True
             for pipe in flow.pipes:
                 for other in group.flows:
                     if pipe in other.pipes:
                         break
                 else:
                     pipe.group = None
+        self._reschedule(group)
 
     def _complete_empty(self, flow: Flow) -> None:
         flow.ended = True
@@ -383,13 +383,8 @@ class Links:
         self.clock.again(self.clock._now + soonest, FINISH, group)
 
     def _complete(self, group: FlowGroup) -> None:
-        finished = group.next
-        self._settle(group)
-        for flow in finished:
-            flow.ended = True
-            flow.left = 0.0  # rounding may leave a remainder, which has arrived
-        self._free(group, finished)
-        self._reschedule(group)
+        finished = group.next  # rounding may leave a remainder of them, which has arrived
+        self._remove(group, finished)
         # Callbacks come last, since they may send new flows over the same pipes.
         for flow in finished:
             flow.done(flow)

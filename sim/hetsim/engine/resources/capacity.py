@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hetsim.engine.kernel.clock import Clock
-from hetsim.engine.resources.occupancy import UNLIMITED, GpuState, NodeState
+from hetsim.engine.resources.occupancy import GpuState, NodeState, room_of
 from hetsim.engine.resources.placement_index import PlacementIndex
 from hetsim.model.cluster import Cluster
 from hetsim.model.device import Device
@@ -184,8 +184,7 @@ class Capacity(PlacementIndex):
     def peak_memory(self) -> int:
         """Return the maximum bytes that were in use at one time on any accelerator."""
         gpus = [state for state in self.of if isinstance(state, GpuState)]
-        full = [UNLIMITED if gpu.device.type.memory is None else gpu.device.type.memory for gpu in gpus]
-        return max((room - gpu.least_room for room, gpu in zip(full, gpus, strict=True)), default=0)
+        return max((room_of(gpu.device.type) - gpu.least_room for gpu in gpus), default=0)
 
     def take(self, placement: Placement, launch: Any) -> int:
         """Occupy a validated placement; return the bitmask of cores, 0 for accelerators.

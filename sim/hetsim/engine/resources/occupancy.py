@@ -16,6 +16,10 @@ from hetsim.model.plan import Placement
 UNLIMITED = 1 << 62
 
 
+def room_of(kind: DeviceType) -> int:
+    return UNLIMITED if kind.memory is None else kind.memory
+
+
 def available_at(state: "DeviceState", now: float, free: int) -> float:
     """Return when a launch can begin on a device that may be saving earlier state.
 
@@ -82,7 +86,7 @@ class GpuState(DeviceState):
         self.kind = kind
         self.bit = 1 << device.local
         self.free = device.type.streams * WHOLE
-        self.room = UNLIMITED if device.type.memory is None else device.type.memory
+        self.room = room_of(device.type)
         self.least_room = self.room  # minimum so far of `room` minus the unpinned items
         self.slices = GpuSlices(device.type) if device.type.sharing.kind == "mig" else None
         self.lane: Any = None  # launches in flight there (`hetsim.engine.flight.launch.Lane`)
