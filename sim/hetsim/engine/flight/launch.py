@@ -233,13 +233,13 @@ class Timetable:
 
     def times(self, now: float = INF) -> tuple[float, ...]:
         """Return begin and end times of the stages up to `now`; NaN for later times."""
-        up = self.upload_start if self.up else NAN
-        up = up if up <= now else NAN
-        uploaded = self.uploaded if up == up and self.uploaded <= now else NAN
-        began = self.compute_start if self.compute_start <= now else NAN
-        start = up
-        if start != start:  # NaN: without an upload it starts with what comes next
-            start = self.uploaded if self.restore and self.uploaded <= now else began
+        began = start = self.compute_start if self.compute_start <= now else NAN
+        up = uploaded = NAN
+        if self.restore and self.uploaded <= now:
+            start = self.uploaded  # without an upload it starts with what comes next
+        if self.up and (first := self.upload_start) <= now:
+            up = start = first
+            uploaded = self.uploaded if self.uploaded <= now else NAN
         computed = self.compute_end if self.compute_end <= now else NAN
         down = self.download_start if self.down else NAN
         return start, up, uploaded, began, computed, down if down <= now else NAN

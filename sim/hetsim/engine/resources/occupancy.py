@@ -151,9 +151,9 @@ class NodeState(DeviceState):
             return False
         if mode.gpus == 0:
             return self.device.type is mode.type and not self.asleep
-        lacking, kind = mode.gpus, mode.type
+        lacking, kind, share = mode.gpus, mode.type, mode.share
         for gpu in self.gpus:
-            if gpu.device.type is kind and gpu.takes(mode):  # counted, not listed: called for every node that changed
+            if gpu.free >= share and gpu.device.type is kind and gpu.takes(mode):  # counted, not listed: called for every node that changed
                 lacking -= 1
                 if not lacking:
                     return True
