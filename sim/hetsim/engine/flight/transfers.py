@@ -104,13 +104,9 @@ class Transfers:
 
     def plan(self, launch: Launch, table: Timetable) -> None:
         """Plan a launch's uploads, and its downloads unless they depend on data items."""
-        terms, tasks = launch.terms, launch._tasks
-        if terms is not None:
-            fresh = terms.fresh
-        else:
-            one = tasks is not None and len(tasks) == 1 and tasks[0]._history is None
-            fresh = one and not (self.places.items or launch.placement.mode.on_cpu)
-        if fresh:  # only private data, which wait only for their turns
+        terms, tasks = launch.terms, launch._tasks or ()
+        one = len(tasks) == 1 and tasks[0]._history is None and not (self.places.items or launch.placement.mode.on_cpu)
+        if one if terms is None else terms.fresh:  # only private data, which wait only for their turns
             up_bytes, up_seconds, down_bytes, down_seconds = self.private(launch)
             if up_bytes or up_seconds:
                 table.up = _parts(launch, table.lanes, True, size=up_bytes, seconds=up_seconds)
@@ -174,7 +170,8 @@ class Transfers:
             if history is not None and history.checkpoint == 1.0:
                 continue
             unfinished += 1  # one that is done needs no input, only its output
-            if mode.on_cpu or (history is not None and history.input_saved and history.source(placement, device) == home):
+            near = history is not None and history.input_saved and history.source(placement, device) == home
+            if mode.on_cpu or near:
                 continue  # its input is in the host's memory, or part of the state there
             fresh += 1
             if history is None or not history.input_saved:
@@ -315,14 +312,10 @@ class Transfers:
         fusion: Fusion | None = None,
     ) -> tuple[float, float]:  # fmt: skip
         """Return the bytes that tasks send to the host at their end, and stated seconds."""
-        size = 0.0
-        for task in tasks:
-            size += task.bytes_out
-            if self.places.items and not mode.parts:
-                size += sum(self.places.items[item].size for item in task.writes if self.places.final(item, tasks))
-        if mode.parts and self.places.items:
-            size += sum(self.places.items[item].size for item in (fusion or self.fusion(tasks)).outputs
-                        if self.places.final(item, tasks))  # fmt: skip
+        size = float(sum([task.bytes_out for task in tasks]))
+        if self.places.items:
+            items = (fusion or self.fusion(tasks)).outputs if mode.parts else [i for task in tasks for i in task.writes]
+            size += sum(self.places.items[item].size for item in items if self.places.final(item, tasks))
         if terms is None:
             return size, mode.download.seconds_for(len(tasks))
         return size, mode.download.seconds_for(len(tasks) + terms.extra) * (terms.down if true else 1.0)

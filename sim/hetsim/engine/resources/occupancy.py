@@ -153,7 +153,8 @@ class NodeState(DeviceState):
             return self.device.type is mode.type and not self.asleep
         lacking, kind, share = mode.gpus, mode.type, mode.share
         for gpu in self.gpus:
-            if gpu.free >= share and gpu.device.type is kind and gpu.takes(mode):  # counted, not listed: called for every node that changed
+            # Counted, not listed, and most often full: called for every node that changed.
+            if gpu.free >= share and gpu.device.type is kind and gpu.takes(mode):
                 lacking -= 1
                 if not lacking:
                     return True
