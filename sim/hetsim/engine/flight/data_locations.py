@@ -99,24 +99,19 @@ class Places:
         Order of preference: this node's host, an accelerator of this node, another node's host, another node's
         accelerator.
         """
-        best, best_rank = None, 4
-        for location in self.where[item]:
-            on_host = location < 0
-            node = -1 - location if on_host else self.cluster.devices[location].node
-            rank = (0 if node == device.node else 2) + (not on_host)
-            if rank < best_rank:  # among equals the first: `where` is in the order of arrival
-                best, best_rank = location, rank
-        return best
+        # Among equals the first: `where` is in the order of arrival.
+        ranks = {at: 2 * (self.node_of(at) != device.node) + (at >= 0) for at in self.where[item]}
+        return min(ranks, key=ranks.__getitem__, default=None)
+
+    def node_of(self, location: int) -> int:
+        return -1 - location if location < 0 else self.cluster.devices[location].node
 
     def hops(self, source: int, device: Device) -> list[tuple[Way, int]]:
         """Return the route from a location to a device, as (path, next location) pairs."""
         hops: list[tuple[Way, int]] = []
-        if source < 0:
-            node = -1 - source
-        else:
-            origin = self.cluster.devices[source]
-            node = origin.node
-            hops.append((self.links.down(origin), host(node)))
+        node = self.node_of(source)
+        if source >= 0:
+            hops.append((self.links.down(self.cluster.devices[source]), host(node)))
         if node != device.node:
             hops.append((self.links.between(node, device.node), host(device.node)))
         if device.type.kind != "cpu":

@@ -141,8 +141,8 @@ class Transfers:
             return (0.0 if into is None else into[row], up_seconds, 0.0 if out is None else out[row], down_seconds)
         size, rows = terms.requests.size, terms.rows
         up, down = (terms.up, terms.down) if true else (1.0, 1.0)
-        into, out = (0.0 if of is None else float(of[rows].sum()) for of in (self.bytes_in, self.bytes_out))
-        return into, mode.upload.seconds_for(size) * up, out, mode.download.seconds_for(size) * down
+        moved = [0.0 if column is None else float(column[rows].sum()) for column in (self.bytes_in, self.bytes_out)]
+        return moved[0], mode.upload.seconds_for(size) * up, moved[1], mode.download.seconds_for(size) * down
 
     def seconds_of_one(self, mode: Mode) -> tuple[float, float]:
         """Return and cache a mode's stated upload and download seconds (bytes excluded)."""

@@ -95,6 +95,8 @@ class Capacity(PlacementIndex):
         if not state.normal:
             return -1
         if not mode.bare or state.placements.get(mode) is not placement:
+            if state.device is not placement.devices[0]:
+                return -1  # not a device of this cluster
             return self._quick_shares(placement) if mode.gpus else self._quick_cores(placement, state)
         node: NodeState = state.node
         free = state.free - WHOLE
@@ -123,7 +125,7 @@ class Capacity(PlacementIndex):
             return -1
         share, memory, bits = mode.share, mode.gpu_memory, 0
         for device in devices:
-            state: GpuState = self.of[device.index]
+            state: Any = self.of[device.index]
             if (
                 state.device is not device or state.node is not node or not state.normal or share > state.free
                 or memory > state.room or device.type is not mode.type
@@ -139,7 +141,7 @@ class Capacity(PlacementIndex):
         mode = placement.mode
         if mode.millicores > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
             return -1
-        if len(placement.devices) > 1 or placement.devices[0] is not state.device or state.device.type is not mode.type:
+        if len(placement.devices) > 1 or state.device.type is not mode.type:
             return -1
         if mode.node_count > 1 or (mode.nodes is not None and (mode.limited or not mode.nodes & state.bit)):
             return -1

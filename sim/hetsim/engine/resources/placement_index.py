@@ -52,15 +52,11 @@ class PlacementIndex:
         self.log_generation = 0
         self.noting = False  # True if the log has a reader
         # by type number: bitmask of the nodes that are up and have an open accelerator of the type
-        self.with_open = [0] * len(self.types)
+        kinds = range(len(self.types))
+        self.with_open = [sum([node.bit for node in self.nodes if node.open[kind]]) for kind in kinds]
         # by type number: indexes of the nodes that have a device of the type
-        self.having: list[list[int]] = [[] for _ in self.types]
-        for node in self.nodes:
-            for kind, available in enumerate(node.open):
-                if available:
-                    self.with_open[kind] |= node.bit
-            for kind in dict.fromkeys([self.types[node.device.type], *(gpu.kind for gpu in node.gpus)]):
-                self.having[kind].append(node.index)
+        cpu_of = [self.types[node.device.type] for node in self.nodes]
+        self.having = [[n.index for n in self.nodes if n.open[kind] or cpu_of[n.index] == kind] for kind in kinds]
         self._log_limit = 4 * len(self.nodes) + 1000
         self.budgets: dict[Partition, Budget] = {}  # usage of partitions with a limit on all that runs there
 
