@@ -95,8 +95,8 @@ class Capacity(PlacementIndex):
         if not state.normal:
             return -1
         if not mode.bare or state.placements.get(mode) is not placement:
-            if state.device is not placement.devices[0]:
-                return -1  # not a device of this cluster
+            if state.device is not placement.devices[0] or state.device.type is not mode.type:
+                return -1
             return self._quick_shares(placement) if mode.gpus else self._quick_cores(placement, state)
         node: NodeState = state.node
         free = state.free - WHOLE
@@ -141,9 +141,9 @@ class Capacity(PlacementIndex):
         mode = placement.mode
         if mode.millicores > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
             return -1
-        if len(placement.devices) > 1 or state.device.type is not mode.type:
+        if len(placement.devices) > 1 or mode.node_count > 1:
             return -1
-        if mode.node_count > 1 or (mode.nodes is not None and (mode.limited or not mode.nodes & state.bit)):
+        if mode.nodes is not None and (mode.limited or not mode.nodes & state.bit):
             return -1
         state.cpu_free -= mode.millicores
         state.mem_free -= mode.memory
