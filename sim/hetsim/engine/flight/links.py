@@ -33,20 +33,17 @@ Way = tuple[tuple[Pipe, ...], float]  # a path: its link directions, and its lat
 class Flow(Timer):
     """A transfer in progress; `done(flow)` is called when its last byte has arrived."""
 
-    rate = 0.0
-    group: "FlowGroup | None" = None
-    ended = False
-    since = 0.0  # when it begins to flow, if it is booked
-    turn: float = math.inf  # order of its begin among the events of that instant; `called`: when that was decided
-    called: float = math.inf
-    until: float = math.inf  # end of a booked flow, unless another flow uses its pipes before
-    bookable = False  # True if it may be booked once it is alone
+    __slots__ = (
+        "pipes", "left", "rate", "most", "done", "owner", "group", "ended", "since", "until", "turn", "called",
+        "bookable",
+    )  # fmt: skip
 
     def __init__(self, pipes: tuple[Pipe, ...], size: float, done: "Callable[[Flow], None]", owner: Any):
         self.entry = -1
         self.then = None
         self.pipes = pipes
         self.left = size
+        self.rate = 0.0
         rate = math.inf
         for pipe in pipes:
             if pipe.rate < rate:
@@ -54,6 +51,13 @@ class Flow(Timer):
         self.most = rate  # its rate if it is alone on its pipes
         self.done = done
         self.owner = owner
+        self.group: FlowGroup | None = None
+        self.ended = False
+        self.since = 0.0  # when it begins to flow, if it is booked
+        # order of its begin among the events of that instant; `called`: when that was decided
+        self.turn = self.called = math.inf
+        self.until = math.inf  # end of a booked flow, unless another flow uses its pipes before
+        self.bookable = False  # True if it may be booked once it is alone
 
     def there(self, now: float, called: float) -> bool:
         """Return True if a booked transfer still uses its pipes when another one begins.
