@@ -100,6 +100,12 @@ def fair_rates(flows: Sequence[Flow]) -> None:
         flow.rate = -1.0
         for pipe in flow.pipes:
             users.setdefault(pipe, []).append(flow)
+    if len(users) == 1:
+        ((pipe, _),) = users.items()
+        share = pipe.rate / len(flows)
+        for flow in flows:
+            flow.rate = share
+        return
     free_rate = {pipe: pipe.rate for pipe in users}  # rate left by the flows that have their rate
     count = {pipe: len(on) for pipe, on in users.items()}  # flows without a rate yet, by pipe
     todo = len(flows)
@@ -342,7 +348,8 @@ class Links:
         return group
 
     def _remove(self, group: FlowGroup, gone: list[Flow]) -> None:
-        self._settle(group)
+        if len(group.flows) > len(gone):  # else no flow remains
+            self._settle(group)
         group.flows = [flow for flow in group.flows if flow not in gone]  # by identity: a flow equals only itself
         # A group is never split: rates stay right if its flows no longer share a pipe, they only cost more.
         for flow in gone:

@@ -102,6 +102,8 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
     """Return these lanes (accelerators), those that gangs connect, and all launches."""
+    if len(lanes) == 1 and max([len(launch.table.lanes) for launch in lanes[0].flights], default=1) == 1:
+        return lanes, list(lanes[0].flights)
     tied = dict.fromkeys(lanes)
     launches: dict[int, Launch] = {}
     queue = list(tied)  # breadth first: gangs tie lanes, which have further gangs
@@ -137,6 +139,11 @@ def serve(parts: Iterable[Part], now: float) -> float:
                 free = part.until
         else:
             todo.append(part)
+    if len(todo) == 1:
+        part = todo[0]
+        part.at = at = part.ask if part.ask > free else free
+        part.until = free = at + part.delay + part.span  # inf if its end is unknown
+        return free
     while todo:
         # Next is the part that can begin first; of several at the same time, the first in start order.
         best, first = None, INF

@@ -235,8 +235,7 @@ class Transfers:
         launch: Launch = part.owner
         part.begun = True
         if part.settled:
-            part.legs = [(way(part.device), part.size, part.seconds, (), -1, -1)]
-            self.go_on(part)
+            part.flow = self.links.send(way(part.device), part.size, part.seconds, done=self.brought, owner=part)
             return
         transfers = self.missing(launch.tasks, launch.placement, part.device, launch.terms)
         part.moved = bool(transfers)  # another launch may have copied everything in the meantime

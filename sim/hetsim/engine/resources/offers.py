@@ -47,8 +47,10 @@ class Offers:
             if state.free < mode.share:  # the emptiest has too little, so all others have too
                 return None
             node = state.node
-            room = mode.millicores <= node.cpu_free and mode.memory <= node.mem_free and node.up
-            if room and mode.nodes is None and state.takes(mode):
+            if (  # as `GpuState.takes`, of a mode that `serves`
+                state.up and not state.asleep and mode.gpu_memory <= state.room and mode.millicores <= node.cpu_free
+                and mode.memory <= node.mem_free and node.up and mode.nodes is None
+            ):  # fmt: skip
                 return self._offer(mode, state)
             return self.by_looking(mode)  # memory or host do not fit there; a fuller accelerator may fit
         return None
