@@ -329,16 +329,16 @@ class Transfers:
     def estimate(self, launch: Launch) -> tuple[float, float]:
         """Return the estimated seconds of upload and download on idle links."""
         table: Timetable = launch.table
-        terms, placement, known = launch.terms, launch.placement, table.estimate
-        if known is not None and not table.items:
-            return known
+        terms, placement, estimate = launch.terms, launch.placement, table.estimate
+        if estimate is not None and not table.items:
+            return estimate
         if terms is not None and terms.fresh and not table.items:  # requests without objects: by their columns
             up_bytes, up, down_bytes, down = self.private(launch, False)
             parts = len(placement.devices)
             up += max([Links.alone(self.links.up(device), up_bytes / parts) for device in placement.devices])
             down += max([Links.alone(self.links.down(device), down_bytes / parts) for device in placement.devices])
         else:
-            up = known[0] if known is not None else self.upload_seconds(launch.tasks, placement, terms)
+            up = estimate[0] if estimate is not None else self.upload_seconds(launch.tasks, placement, terms)
             down = self.download_seconds(launch.tasks, placement, terms)
         if not table.items:
             table.estimate = up, down

@@ -134,7 +134,7 @@ class Capacity(PlacementIndex):
             bits |= state.bit
         if len(devices) != mode.gpus or bits.bit_count() != mode.gpus:  # fewer bits than devices: one is named twice
             return -1
-        self._hold_on(mode, node, devices, mode.millicores, mode.memory, 1)
+        self._hold_on(mode, node, devices, cpus=mode.millicores, memory=mode.memory, sign=1)
         return 0
 
     def _quick_cores(self, placement: Placement, state: NodeState) -> int:
@@ -214,7 +214,7 @@ class Capacity(PlacementIndex):
         for device in placement.devices:
             on.setdefault(device.node, []).append(device)
         for number, cpus, memory in placement.hosts():
-            self._hold_on(placement.mode, self.nodes[number], on[number], cpus, memory, sign)
+            self._hold_on(placement.mode, self.nodes[number], on[number], cpus=cpus, memory=memory, sign=sign)
 
     def _hold_on(
         self, mode: Mode, node: NodeState, devices: Sequence[Device], cpus: int, memory: int, sign: int
@@ -262,7 +262,8 @@ class Capacity(PlacementIndex):
         if mode.span_any:
             self._hold(placement, -1)
         else:
-            self._hold_on(mode, self.nodes[devices[0].node], devices, mode.millicores, mode.memory, -1)
+            node = self.nodes[devices[0].node]
+            self._hold_on(mode, node, devices, cpus=mode.millicores, memory=mode.memory, sign=-1)
 
     @staticmethod
     def _take_cores(node: NodeState, placement: Placement, millicores: int) -> int:

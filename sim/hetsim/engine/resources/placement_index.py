@@ -235,14 +235,14 @@ class PlacementIndex:
         """
         index = self.indexes.get(mode)
         if index is not None and index.counted and not index.simple:
-            best, max_free, most = None, 0, mode.type.streams * WHOLE
+            best, max_free, empty = None, 0, mode.type.streams * WHOLE
             available, gpus = node.open[index.kind], node.gpus
             while available:
                 lowest = available & -available
                 available ^= lowest
                 gpu = gpus[lowest.bit_length() - 1]
                 if (free := gpu.free) > max_free:  # the first among equals
-                    if free == most:
+                    if free == empty:
                         return gpu
                     best, max_free = gpu, free
             return best
