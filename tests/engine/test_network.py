@@ -12,7 +12,7 @@ import pytest
 
 import hetsim as hs
 import hetsim.plots
-from hetsim.engine.flight.link_delays import ContendingJobs, Stake, delay_ratios
+from hetsim.engine.flight.link_delays import ContendingJobs, Stake, delay_ratios, enter
 from hetsim.errors import ScenarioError, UsageError
 from hetsim.formulas.contention import Contention, step_times
 from hetsim.report.overview import overview
@@ -261,7 +261,7 @@ def on_links(
         for link, some in mine.items():
             group = groups.setdefault(link, ContendingJobs(link, rule))
             member.stakes.append(Stake(member, group, some))
-            group.add(member.stakes[-1])
+        enter(member.stakes)
     return members
 
 
@@ -283,7 +283,7 @@ def test_jobs_on_a_link_go_by_the_formulas_whatever_came_and_went(count: int, wi
     steps_of(members)
     gone = set(draw.permutation(count + 3)[:3].tolist())
     for number in gone:
-        members[number].stakes[0].group.drop(members[number].stakes[0])
+        enter(members[number].stakes, leave=True)
     own, link = np.delete(own, list(gone)), np.delete(link, list(gone))
     rest = [member for number, member in enumerate(members) if number not in gone]
     assert steps_of(rest) == pytest.approx(step_times(own.tolist(), link.tolist(), rule, width), rel=1e-9)
@@ -349,8 +349,7 @@ def test_a_change_of_jobs_reaches_just_the_links_of_the_jobs_there() -> None:
     anew would be."""
     members = chain(range(14))
     before = steps_of(members)
-    for stake in members[0].stakes:
-        stake.group.drop(stake)
+    enter(members[0].stakes, leave=True)
     after = steps_of(members, only=0)
     assert after[1] < before[1] and after[2] != before[2] and np.isnan(after[3:]).all()
     assert [*after[1:3], *before[3:]] == pytest.approx(steps_of(chain(range(1, 14))), rel=1e-12)
@@ -363,8 +362,7 @@ def test_connected_jobs_are_what_all_anew_would_be_whatever_came_and_went(count:
     members = chain(range(count))
     known = np.array(steps_of(members))
     for change in ("drop", "add"):
-        for stake in members[gone].stakes:
-            getattr(stake.group, change)(stake)
+        enter(members[gone].stakes, leave=change == "drop")
         found = np.array(steps_of(members, only=gone))
         known = np.where(np.isnan(found), known, found)
         there = [n for n in range(count) if change == "add" or n != gone]

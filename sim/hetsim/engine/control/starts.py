@@ -129,7 +129,8 @@ class Starts:
         for task, own in zip(batch, mode.parts, strict=True):
             position_in(self.state, task, own, "started")
         now, fusion = self.state.clock._now, self.launches.transfers.fusion(batch)
-        launch = FusedLaunch(self._boundary, 0, batch, placement=placement, now=now, fusion=fusion)
+        launch = FusedLaunch(self._boundary, 0, batch, placement=placement, now=now)
+        launch.fusion, launch.position = fusion, batch[0].shape.position[mode.parts[0]]
         self._seat(launch, batch[0])
         for task in batch:
             if task.state == BLOCKED:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.engine.flight.launch import INF, Launch
-from hetsim.engine.flight.link_delays import ContendingJobs, Stake, delay_ratios, reached
+from hetsim.engine.flight.link_delays import ContendingJobs, Stake, delay_ratios, enter, reached
 from hetsim.engine.kernel.clock import FINISH, Clock
 from hetsim.model.cluster import Cluster
 from hetsim.model.device_type import WHOLE
@@ -87,12 +87,9 @@ class SharedNetwork:
         member.carried = [(self._group(link), busy) for link, busy in member.profile.busy.items()]
         self._weigh(member)
         for group, _ in member.carried:
-            self._close(group, now)  # complete its row before the jobs on the link change
+            self._next_row(group, now, 1)  # before the jobs on the link change
             group.members.append(member)
-            self._open(group, now)
-        for stake in member.stakes:
-            stake.group.add(stake)
-        self._rerate([stake.group for stake in member.stakes], [member])
+        self._rerate(enter(member.stakes), [member])
 
     def leave(self, member: Member, end: float = math.nan) -> None:
         """Remove a launch that stops computing; `end`: when the run ends, else NaN."""
@@ -102,15 +99,13 @@ class SharedNetwork:
         now = end if over else self.clock._now
         self._settle(member, now)  # at the old ratio, before any of it changes
         for group, _ in member.carried:
-            self._close(group, now)
+            self._next_row(group, now, -1)
             group.members.remove(member)
-            self._open(group, now)
-        for stake in member.stakes:
-            stake.group.drop(stake)
+        groups = enter(member.stakes, leave=True)
         member.here = False
         self._write(member, now)  # its row, with the steps that `_settle` has counted
         if not over:
-            self._rerate([stake.group for stake in member.stakes], [])
+            self._rerate(groups, [])
 
     def slow_down(self, link: int, factor: float) -> None:
         """Set the slowdown of a link from now on: 1 is full speed, inf is down."""
@@ -120,17 +115,13 @@ class SharedNetwork:
             self.slow[link] = factor
         if (group := self.groups.get(link)) is None:  # no job has used it so far
             return
-        touched: dict[int, ContendingJobs] = {}
+        touched: list[ContendingJobs] = []
         for member in group.members:
             self._settle(member, self.clock._now)
-            for stake in member.stakes:
-                stake.group.drop(stake)
-                touched[stake.group.link] = stake.group  # include links that the job no longer uses
+            touched += enter(member.stakes, leave=True)  # include links that the job no longer uses
             self._weigh(member)
-            for stake in member.stakes:
-                stake.group.add(stake)
-                touched[stake.group.link] = stake.group
-        self._rerate(list(touched.values()), group.members)
+            touched += enter(member.stakes)
+        self._rerate(touched, group.members)
 
     def foresee(self, placement: Placement) -> tuple[float, float]:
         """Return a job's slowdown if placed here, and its cost to others (see `crowding`)."""
@@ -143,11 +134,8 @@ class SharedNetwork:
         near = reached(stake.group for stake in guest.stakes)
         # The links are changed for the trial and restored below.
         kept = [(group, group.first, group.kept, group.joint) for group in near]
-        for stake in guest.stakes:
-            stake.group.add(stake)
-        ratios = delay_ratios(stake.group for stake in guest.stakes)
-        for stake in guest.stakes:
-            stake.group.drop(stake)
+        ratios = delay_ratios(enter(guest.stakes))
+        enter(guest.stakes, leave=True)
         for group, first, second, joint in kept:
             group.first, group.kept, group.joint = first, second, joint
         own = max((ratio for member, ratio in ratios if member is guest), default=1.0)
@@ -157,9 +145,7 @@ class SharedNetwork:
     # ----------------------------------------------------------------------------------------------------------
 
     def _group(self, link: int) -> ContendingJobs:
-        if (group := self.groups.get(link)) is None:
-            group = self.groups[link] = ContendingJobs(link, self.rule)
-        return group
+        return self.groups.setdefault(link, ContendingJobs(link, self.rule))
 
     def _weigh(self, member: Member) -> None:
         communication, bubble, spent = member.profile.step(self.slow)
@@ -203,8 +189,8 @@ class SharedNetwork:
             member.steps = (table.done + table.rate * (now - table.updated)) / member.exchange.nominal
             member.since = now
 
-    def _close(self, group: ContendingJobs, now: float) -> None:
-        """Write the average use of a link to its row, since the jobs on it change now."""
+    def _next_row(self, group: ContendingJobs, now: float, more: int) -> None:
+        """Complete a link's row with its average use, and begin the next, for `more` jobs."""
         for member in group.members:
             if member.since != now:
                 self._settle(member, now)
@@ -212,15 +198,13 @@ class SharedNetwork:
                 member.flushed = member.steps  # counted for all of its links, and only once
                 for other, busy in member.carried:
                     other.busy += busy * steps  # bytes follow from the number of steps, which are not events
-        if group.row >= 0 and now > group.since:
-            self.links[group.row] = group.busy / (now - group.since)
-
-    def _open(self, group: ContendingJobs, now: float) -> None:
         if group.row >= 0 and group.since == now:  # several changes at one instant are one row
-            self.links[group.row + 1] = len(group.members)
+            self.links[group.row + 1] += more
             return
+        if group.row >= 0:
+            self.links[group.row] = group.busy / (now - group.since)
         group.busy, group.since, group.row = 0.0, now, len(self.links) + 2
-        self.links.extend((now, group.link, 0.0, len(group.members)))
+        self.links.extend((now, group.link, 0.0, len(group.members) + more))
 
     def _write(self, member: Member, now: float) -> None:
         profile, steps = member.profile, member.steps

@@ -57,25 +57,22 @@ class Places:
         self.links = links
         self.tasks = tasks
         self.items: Sequence[Item] = tasks.items
-        self.where: list[dict[int, None]] = []
-        hosts = {host(node.index): None for node in cluster.nodes}
-        self.made: list[bool] = [False] * len(tasks.items)
         self.readers = [0] * len(tasks.items)  # tasks that read an item and have not ended
         self.writers = [0] * len(tasks.items)
         # incremented by each write of an item, so that outdated copies in transit are recognized
         self.version = [0] * len(tasks.items)
         for row in tasks.writes or ():
             for index in row:
-                self.made[index] = True
                 self.writers[index] += 1
         for row in tasks.reads or ():
             for index in row:
                 self.readers[index] += 1
-        for index, item in enumerate(tasks.items):
-            if item.home is not None:
-                self.where.append({host(item.home): None})
-            else:
-                self.where.append({} if self.made[index] else dict(hosts))
+        self.made = [number > 0 for number in self.writers]
+        hosts = [host(node.index) for node in cluster.nodes]
+        self.where: list[dict[int, None]] = [
+            dict.fromkeys(() if made else hosts) if item.home is None else {host(item.home): None}
+            for item, made in zip(tasks.items, self.made, strict=True)
+        ]
         self._on: dict[int, GpuItems] = defaultdict(GpuItems)
 
     def on(self, device: Device) -> GpuItems:
@@ -102,24 +99,19 @@ class Places:
         Order of preference: this node's host, an accelerator of this node, another node's host, another node's
         accelerator.
         """
-        best, best_rank = None, 4
-        for location in self.where[item]:
-            on_host = location < 0
-            node = -1 - location if on_host else self.cluster.devices[location].node
-            rank = (0 if node == device.node else 2) + (not on_host)
-            if rank < best_rank:  # among equals the first: `where` is in the order of arrival
-                best, best_rank = location, rank
-        return best
+        # Among equals the first: `where` is in the order of arrival.
+        ranks = {at: 2 * (self.node_of(at) != device.node) + (at >= 0) for at in self.where[item]}
+        return min(ranks, key=ranks.__getitem__, default=None)
+
+    def node_of(self, location: int) -> int:
+        return -1 - location if location < 0 else self.cluster.devices[location].node
 
     def hops(self, source: int, device: Device) -> list[tuple[Way, int]]:
         """Return the route from a location to a device, as (path, next location) pairs."""
         hops: list[tuple[Way, int]] = []
-        if source < 0:
-            node = -1 - source
-        else:
-            origin = self.cluster.devices[source]
-            node = origin.node
-            hops.append((self.links.down(origin), host(node)))
+        node = self.node_of(source)
+        if source >= 0:
+            hops.append((self.links.down(self.cluster.devices[source]), host(node)))
         if node != device.node:
             hops.append((self.links.between(node, device.node), host(device.node)))
         if device.type.kind != "cpu":
@@ -198,8 +190,8 @@ class Places:
 
     def keep_only(self, item: int, *locations: int) -> None:
         """Remove all copies of an item except those at these locations."""
-        for other in self.where[item]:
-            if other >= 0 and other not in locations:
+        for other in list(self.where[item]):
+            if other not in locations:
                 self._forget(item, other)
         self.where[item] = dict.fromkeys(locations)  # in this order: `source` takes the first of equals
 
@@ -226,7 +218,6 @@ class Places:
         here = self.on(device)
         for item, copies in enumerate(self.where):
             if device.index in copies:
-                del copies[device.index]
                 self._forget(item, device.index)
                 if not copies and self.readers[item]:
                     lost.append(item)  # only if a task still reads it: others need no copy
@@ -245,15 +236,15 @@ class Places:
         if len(copies) == 1:
             return f"{device} has the only copy of {self.items[item].name}"
         self._forget(item, device.index)
-        del copies[device.index]
         return None
 
     def _forget(self, item: int, location: int) -> None:
+        del self.where[item][location]
         here = self._on.get(location)
-        if here is None or item not in here.resident or item in here.pins:
-            return  # the memory of a pinned copy is released when it is unpinned
-        del here.resident[item]
-        here.unpinned -= self.items[item].size
+        # The memory of a pinned copy is released when it is unpinned.
+        if here is not None and item in here.resident and item not in here.pins:
+            del here.resident[item]
+            here.unpinned -= self.items[item].size
 
 
 def items_of(tasks: Sequence[Task]) -> tuple[int, ...]:

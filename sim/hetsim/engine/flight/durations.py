@@ -12,35 +12,26 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 
 
-def work(launch: Launch) -> float:
-    """Return the true remaining compute seconds of a launch at rate 1."""
-    mode, tasks = launch.placement.mode, launch._tasks
-    # A fast path of `_seconds` for most launches.
-    if launch.terms is None and tasks and len(tasks) == 1 and mode.curve is None and launch.fusion is None:
-        task = tasks[0]
-        return (mode.single + task._time[launch.position]) * (1.0 - task._done)
-    return _seconds(launch, False)
-
-
 def planned(launch: Launch) -> float:
     """Return the compute seconds of a launch as estimated at its start."""
     table: Timetable | None = launch.table
     if table is None:
-        return _seconds(launch, True)
+        return work(launch, True)
     if table.planned != table.planned:  # NaN: not asked before
-        table.planned = _seconds(launch, True)
+        table.planned = work(launch, True)
     return table.planned
 
 
-def _seconds(launch: Launch, estimated: bool) -> float:
+def work(launch: Launch, estimated: bool = False) -> float:
+    """Return the (estimated) remaining compute seconds of a launch at rate 1."""
     mode, terms, tasks = launch.placement.mode, launch.terms, launch._tasks
     if launch.fusion is not None and tasks:
         return seconds_of(tasks, launch.fusion, mode.parts, estimated)
     if terms is None and tasks is not None and len(tasks) == 1:
-        full_time, done = _of_one(launch, estimated)
+        full_time, done = _of_one(tasks[0], launch.position, estimated)
         if mode.curve is not None:
             return full_time * mode.curve.seconds_left(layout_of(launch.placement.devices), done)
-        return mode.computing(1, full_time) * (1.0 - done)  # the same float as in `work`
+        return (mode.single + full_time) * (1.0 - done)
     max_left = 1.0
     if terms is not None and (tasks is None or (terms.fresh and not estimated)):  # no request has been computed before
         own = terms.requests.queue.seconds(launch.position, terms, estimated)
@@ -55,8 +46,7 @@ def _seconds(launch: Launch, estimated: bool) -> float:
     return mode.computing(terms.requests.size, own + terms.padding, max_left) * (1.0 if estimated else terms.compute)
 
 
-def _of_one(launch: Launch, estimated: bool) -> tuple[float, float]:
-    task, position = launch.task, launch.position
+def _of_one(task: Task, position: int, estimated: bool) -> tuple[float, float]:
     return (task.estimates[position], task.done) if estimated else (task._time[position], task._done)
 
 
@@ -64,7 +54,7 @@ def reached(launch: Launch, seconds: float, estimated: bool) -> float:
     """Return the (estimated) finished fraction of a task after `seconds` at rate 1."""
     mode = launch.placement.mode
     assert mode.curve is not None
-    full_time, done = _of_one(launch, estimated)
+    full_time, done = _of_one(launch.task, launch.position, estimated)
     # A task without work is finished.
     return mode.curve.reached(layout_of(launch.placement.devices), done, seconds / full_time) if full_time > 0 else 1.0
 

@@ -77,14 +77,10 @@ class History:
         """Return True if a new placement must fetch data from this device's memory."""
         return self.in_memory and any(device.index == at for some in self.parts(placement).values() for at, _ in some)
 
-    def is_near(self, device: Device) -> bool:
-        """Return True if part of the state is on the device's own host."""
-        return any(one.node == device.node for one in self.devices)
-
     def source(self, placement: Placement, device: Device) -> int:
         """Return the host from which a device copies the state: its own host if possible."""
         devices = self.devices
-        if self.is_near(device):
+        if any(one.node == device.node for one in devices):
             return host(device.node)
         place = placement.devices.index(device) * len(devices) // len(placement.devices)
         return host(devices[place].node)

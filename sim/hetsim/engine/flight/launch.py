@@ -33,7 +33,7 @@ Sketch = tuple[
     "Lane", float, tuple[float, float, float], tuple[float, ...], float, Moves, Flow | None, Flow | None
 ]  # fmt: skip
 """The stages of a launch on one accelerator in compact form, without a `Timetable`.  Its fields: the accelerator
-(`Lane`), compute seconds, rates, times (as `Timetable.all_times`), end, transfer sizes, and flows over shared paths
+(`Lane`), compute seconds, rates, times (as `Timetable.times`), end, transfer sizes, and flows over shared paths
 (`hetsim.engine.launching.sketches`).  Most launches with transfers end as planned, and nothing accesses their times
 before.  An access to `Launch.table`, or a change of the launches on the accelerator, first converts it to a
 `Timetable`."""
@@ -107,12 +107,6 @@ class FusedLaunch(Launch):
 
     __slots__ = ("fusion",)
 
-    def __init__(self, then: Callable[[Any], None], number: int, tasks: tuple[Task, ...], placement: Placement,
-                 now: float, fusion: Fusion):  # fmt: skip
-        super().__init__(then, number, tasks, placement=placement, now=now)
-        self.fusion = fusion
-        self.position = tasks[0].shape.position[placement.mode.parts[0]]
-
 
 class Terms:
     """Padding and noise of a batch: properties that its requests do not have.
@@ -146,7 +140,7 @@ def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
     up_bytes, up_seconds, down_bytes, down_seconds = moves
     device, begin = launch.placement.devices[0], launch.decided
     _, up_at, uploaded, began, computed, down_at = times
-    table = Timetable(begin, seconds_left, lane.alone)
+    table = Timetable(begin, seconds_left, (lane,))
     table.rate, table.busy_rate, table.watts = rates  # still nominal: any change expands sketches first
     table.uploaded = table.ready = begin
     table.compute_start = table.updated = began
@@ -237,32 +231,18 @@ class Timetable:
     def download_start(self) -> float:
         return min([part.at for part in self.down], default=NAN)
 
-    def times(self, now: float) -> tuple[float, ...]:
+    def times(self, now: float = INF) -> tuple[float, ...]:
         """Return begin and end times of the stages up to `now`; NaN for later times."""
-        up = self.upload_start
-        up = up if up <= now else NAN
-        uploaded = self.uploaded if up == up and self.uploaded <= now else NAN
-        began = self.compute_start if self.compute_start <= now else NAN
-        start = up
-        if start != start:  # NaN: without an upload it starts with what comes next
-            start = self.uploaded if self.restore and self.uploaded <= now else began
+        began = start = self.compute_start if self.compute_start <= now else NAN
+        up = uploaded = NAN
+        if self.restore and self.uploaded <= now:
+            start = self.uploaded  # without an upload it starts with what comes next
+        if self.up and (first := self.upload_start) <= now:
+            up = start = first
+            uploaded = self.uploaded if self.uploaded <= now else NAN
         computed = self.compute_end if self.compute_end <= now else NAN
-        down = self.download_start
+        down = self.download_start if self.down else NAN
         return start, up, uploaded, began, computed, down if down <= now else NAN
-
-    def all_times(self) -> tuple[float, ...]:
-        """Return the stage times of a completed launch, as `times(inf)` does but faster."""
-        up, down = self.up, self.down
-        began = self.compute_start
-        if not up:
-            start, uploaded, begun = NAN, NAN, self.uploaded if self.restore else began
-        elif len(up) == 1 and up[0].moved:
-            start = begun = up[0].at
-            uploaded = self.uploaded
-        else:
-            return self.times(INF)
-        last = NAN if not down else down[0].at if len(down) == 1 else self.download_start
-        return begun, start, uploaded, began, self.compute_end, last
 
     def settle(self, now: float) -> None:
         """Update remaining work, busy time and energy of a computing launch up to `now`."""
@@ -275,15 +255,8 @@ class Timetable:
             self.energy += self.watts * elapsed
         self.updated = now
 
-    def busy_by(self, now: float) -> float:
-        """Return the device-seconds computed up to now."""
-        return self.busy + self.busy_rate * self._since(now)
-
-    def energy_by(self, now: float) -> float:
-        """Return the energy above idle up to now, in joules."""
-        return self.energy + self.watts * self._since(now)
-
-    def _since(self, now: float) -> float:
+    def unsettled(self, now: float) -> float:
+        """Return the seconds up to now that busy time and energy do not include yet."""
         if self.computed or self.updated > now:  # settled, or not yet begun
             return 0.0
         return min(now, self.compute_end) - self.updated  # after its end no more is computed
@@ -305,7 +278,7 @@ class Lane:
 
     __slots__ = (
         "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "sliced", "regular",
-        "direct", "shared", "fetching", "alone", "up", "down",
+        "direct", "shared", "fetching", "up", "down",
     )  # fmt: skip
 
     def __init__(
@@ -322,7 +295,6 @@ class Lane:
         self.shared = not (up.private and down.private)  # True if other transfers may use its paths
         self.regular = regular  # True if launches run one at a time, or share it and use no other accelerator
         self.fetching = 0  # prefetches under way
-        self.alone = (self,)  # the lanes of a launch that is on no other
 
     def write_out(self, end: float = 0.0) -> None:
         """Convert all compact launches of the accelerator to timetables.
@@ -342,14 +314,6 @@ class Lane:
             if launch.sketch is not None:
                 launch.own_table = _written_out(launch, launch.sketch)
                 launch.sketch = None
-
-    def idle(self, now: float) -> bool:
-        """Return True if the accelerator has no launch or transfer; then free its engines."""
-        if self.flights or self.uploads or self.downloads:
-            return False
-        self.upload = self.compute = self.download = now
-        self.ready = 0.0  # no launch precedes the next one
-        return True
 
 
 class Resident(Launch):

@@ -11,7 +11,7 @@ affects all of them.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -64,14 +64,6 @@ class ContendingJobs:
     since: float = 0.0
     row: int = -1  # position of its last row
 
-    def add(self, stake: Stake) -> None:
-        self.stakes.append(stake)
-        self.first = None  # type: ignore[assignment]
-
-    def drop(self, stake: Stake) -> None:
-        self.stakes.remove(stake)
-        self.first = None  # type: ignore[assignment]
-
     @property
     def second(self) -> LinkDelays:
         """Result of the second pass, which includes the jobs' delays on other links."""
@@ -103,6 +95,18 @@ class FirstPass:
         self.sending: list[float] = (longer / (self.own + longer)).tolist()  # share of its time that each job sends
         self.deviation = [math.sqrt(sending * (1.0 - sending)) for sending in self.sending]
         self.variance = sum([one**2 for one in self.deviation])
+
+
+def enter(stakes: Sequence[Stake], leave: bool = False) -> list[ContendingJobs]:
+    """Add uses of links, or remove them (`leave`); return the links."""
+    for stake in stakes:
+        group = stake.group
+        group.first = None  # type: ignore[assignment]
+        if leave:
+            group.stakes.remove(stake)
+        else:
+            group.stakes.append(stake)
+    return [stake.group for stake in stakes]
 
 
 def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:

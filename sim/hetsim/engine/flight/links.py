@@ -144,9 +144,9 @@ class Links:
         self._then_unbook: Any = self.unbook
         self._then_join: Any = self._join
         self._then_complete: Any = self._complete
-        self.sure: Callable[[Flow], None] = _nothing
         # `sure` is called with a flow when it becomes booked, `unsure` when its end is no longer known
-        self.unsure: Callable[[Flow], None] = _nothing
+        self.sure: Any = None
+        self.unsure: Any = None
         self.up_lines: dict[int, LinkPath] = {}
         self.down_lines: dict[int, LinkPath] = {}
         parted = {mode.type for mode in modes if mode.gpus and not mode.whole_devices}
@@ -161,28 +161,24 @@ class Links:
             self._in.append(down)
             switches: dict[int, tuple[Pipe, Pipe]] = {}
             for device in node.accelerators:
-                link = device.type.link
-                up, down = self._pair(device.name, link)
-                ways_up, ways_down, latency = [up], [down], link.latency
-                if device.switch is not None:
-                    if device.switch not in switches:
-                        switches[device.switch] = self._pair(f"{node.name}/switch{device.switch}", node.spec.switch)
-                    ways_up.append(switches[device.switch][0])
-                    ways_down.append(switches[device.switch][1])
+                kind, latency = device.type, device.type.link.latency
+                pairs = [self._pair(device.name, kind.link)]
+                if (switch := device.switch) is not None:
+                    if switch not in switches:
+                        switches[switch] = self._pair(f"{node.name}/switch{switch}", node.spec.switch)
+                    pairs.append(switches[switch])
                     latency += node.spec.switch.latency
-                # A pipe of infinite rate delays no transfer.
-                self._up[device.index] = tuple(pipe for pipe in ways_up if pipe.rate < math.inf), latency
-                self._down[device.index] = tuple(pipe for pipe in ways_down if pipe.rate < math.inf), latency
                 # Items use the download path at the same time as downloads, and both directions of a half-duplex link
                 # are in use at once where several launches are in flight.
-                kind = device.type
-                one_way = ways_up[0] is ways_down[0] and ways_up[0].rate < math.inf
+                one_way = pairs[0][0] is pairs[0][1] and pairs[0][0].rate < math.inf
                 crowded = one_way and (kind.streams > 1 or kind in parted or items)
-                for lines, pipes, free in ((self.up_lines, ways_up, True), (self.down_lines, ways_down, not items)):
-                    finite = [pipe.rate for pipe in pipes if pipe.rate < math.inf]
-                    behind_switch = any(pipe.rate < math.inf for pipe in pipes[1:])
-                    private = not finite or (free and not crowded and not behind_switch)
-                    lines[device.index] = LinkPath(min(finite, default=math.inf), latency, private)
+                sides = (self._up, self.up_lines, True), (self._down, self.down_lines, not items)
+                for (ways, lines, free), pipes in zip(sides, zip(*pairs, strict=True), strict=True):
+                    finite = tuple(pipe for pipe in pipes if pipe.rate < math.inf)  # others delay no transfer
+                    ways[device.index] = finite, latency
+                    private = not finite or (free and not crowded and finite == pipes[:1])
+                    rate = min([pipe.rate for pipe in finite], default=math.inf)
+                    lines[device.index] = LinkPath(rate, latency, private)
 
         for name, rate in cluster.fabric.stores.items():  # behind the nodes, as some that only send
             self._out.append(Pipe(name, rate))
@@ -310,10 +306,8 @@ class Links:
             return
         flow.ended = True
         self.clock.cancel(flow)  # its latency may still be running
-        if (group := flow.group) is not None:
-            self._settle(group)
-            self._free(group, [flow])
-            self._reschedule(group)
+        if flow.group is not None:
+            self._remove(flow.group, [flow])
 
     def _join(self, flow: Flow) -> None:
         if not flow.left:  # no bytes: it ends now, after the events already due
@@ -357,24 +351,20 @@ class Links:
         group.next.append(flow)  # alone, it is the next to end
         return group
 
-    def _free(self, group: FlowGroup, gone: list[Flow]) -> None:
-        if len(group.flows) == len(gone):
-            group.flows = []
-            for flow in gone:
-                flow.group = None
-                for pipe in flow.pipes:
-                    pipe.group = None
-            return
+    def _remove(self, group: FlowGroup, gone: list[Flow]) -> None:
+        if len(group.flows) > len(gone):  # else no flow remains
+            self._settle(group)
         group.flows = [flow for flow in group.flows if flow not in gone]  # by identity: a flow equals only itself
         # A group is never split: rates stay right if its flows no longer share a pipe, they only cost more.
         for flow in gone:
-            flow.group = None
+            flow.group, flow.ended = None, True
             for pipe in flow.pipes:
                 for other in group.flows:
                     if pipe in other.pipes:
                         break
                 else:
                     pipe.group = None
+        self._reschedule(group)
 
     def _complete_empty(self, flow: Flow) -> None:
         flow.ended = True
@@ -391,21 +381,14 @@ class Links:
         if not (flows := group.flows):
             self.clock.cancel(group)
             return
-        if len(flows) == 1:
-            flow, now = flows[0], self.clock._now
-            flow.rate = rate = flow.most
-            bytes_left = flow.left
-            until = now + (bytes_left if bytes_left > 0.0 else 0.0) / rate
-            if flow.bookable:  # alone again: its end is known
-                self.clock.cancel(group)
-                flow.group = None
-                flow.since, flow.until, flow.turn, flow.then = now, until, -1.0, self._then_unbook
-                for pipe in flow.pipes:
-                    pipe.group, pipe.booked = None, flow  # it continues without an event until another flow joins
-                self.sure(flow)
-                return
-            group.next = [flow]
-            self.clock.again(until, FINISH, group)
+        if len(flows) == 1 and (flow := flows[0]).bookable:  # alone again: its end is known
+            self.clock.cancel(group)
+            flow.group = None
+            flow.rate, flow.since, flow.turn, flow.then = flow.most, self.clock._now, -1.0, self._then_unbook
+            flow.until = flow.since + (flow.left if flow.left > 0.0 else 0.0) / flow.rate
+            for pipe in flow.pipes:
+                pipe.group, pipe.booked = None, flow  # it continues without an event until another flow joins
+            self.sure(flow)
             return
         fair_rates(flows)
         remaining = [max(0.0, flow.left) / flow.rate for flow in flows]
@@ -415,19 +398,8 @@ class Links:
         self.clock.again(self.clock._now + soonest, FINISH, group)
 
     def _complete(self, group: FlowGroup) -> None:
-        finished = group.next
-        if len(group.flows) > len(finished):  # else all flows have ended, with no bytes left
-            self._settle(group)
-        for flow in finished:
-            flow.ended = True
-            flow.left = 0.0  # rounding may leave a remainder, which has arrived
-        self._free(group, finished)
-        if group.flows:
-            self._reschedule(group)
+        finished = group.next  # rounding may leave a remainder of them, which has arrived
+        self._remove(group, finished)
         # Callbacks come last, since they may send new flows over the same pipes.
         for flow in finished:
             flow.done(flow)
-
-
-def _nothing(_: Flow) -> None:
-    """Do nothing; the default callback if no transfer is booked."""

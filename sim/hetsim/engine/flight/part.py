@@ -66,16 +66,9 @@ class Part:
             self.flow = flow
             flow.owner = self  # its end now calls this part instead of a sketch
 
-    @property
-    def number(self) -> int:
-        """Number of the part's launch or prefetch; numbers are in start order."""
-        return self.owner.number
-
 
 def insert_part(parts: list[Part], part: Part) -> None:
     """Insert a part into a list that is in the start order of launches."""
-    if parts and parts[-1].number > part.number:
-        parts.append(part)
-        parts.sort(key=lambda one: one.number)  # an earlier launch may come late: after evictions, or expanded
-    else:
-        parts.append(part)
+    parts.append(part)
+    if len(parts) > 1 and parts[-2].owner.number > part.owner.number:
+        parts.sort(key=lambda one: one.owner.number)  # an earlier launch may come late: after evictions, or expanded

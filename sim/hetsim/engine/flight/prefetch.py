@@ -1,9 +1,7 @@
 """Prefetches: copies of items sent to an accelerator before they are needed."""
 
 from collections.abc import Callable
-from typing import Any
 
-from hetsim.engine.flight.data_locations import Way
 from hetsim.engine.flight.launch import INF
 from hetsim.engine.flight.part import Part, insert_part
 from hetsim.engine.flight.transfers import Transfers
@@ -38,7 +36,7 @@ def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Ca
 class Fetching(Timer):
     """A prefetch: reserves memory for an item, then stores a copy that can be evicted."""
 
-    __slots__ = ("transfers", "item", "gpu", "number", "done", "hops", "version", "waiting", "part", "armed")
+    __slots__ = ("transfers", "item", "gpu", "number", "done", "waiting", "part", "armed")
 
     def __init__(self, transfers: Transfers, item: int, gpu: GpuState, number: int, done: Callable[[], None]):
         super().__init__(self._turn)
@@ -47,9 +45,7 @@ class Fetching(Timer):
         self.gpu = gpu
         self.number = number
         self.done = done
-        self.hops: list[tuple[Way, int]] = []
-        self.version = -1
-        self.waiting = 0
+        self.waiting = 1  # evictions that must end before it may begin, and `begin` itself
         self.part = Part(self, gpu.lane, gpu.device)
         self.armed = INF
 
@@ -57,20 +53,16 @@ class Fetching(Timer):
         self.transfers.places.pin([self.item], self.gpu)  # its memory is reserved from now on
         self.transfers.capacity.changed(self.gpu)  # the free memory has changed
         self.gpu.lane.fetching += 1
-        self.waiting = self.transfers.make_room(self.gpu, self)
+        self.waiting += self.transfers.make_room(self.gpu, self)
         self.gpu.note_memory(self.transfers.places.on(self.gpu.device).unpinned)
-        if not self.waiting:
-            self.ask()
+        self.cleared()
 
     def cleared(self) -> None:
         self.waiting -= 1
         if not self.waiting:
-            self.ask()
-
-    def ask(self) -> None:
-        self.part.ask = self.transfers.clock._now
-        insert_part(self.gpu.lane.uploads, self.part)
-        self.transfers.asked((self.gpu.lane,))
+            self.part.ask = self.transfers.clock._now
+            insert_part(self.gpu.lane.uploads, self.part)
+            self.transfers.asked((self.gpu.lane,))
 
     def arm(self) -> None:
         part, clock = self.part, self.transfers.clock
@@ -86,24 +78,17 @@ class Fetching(Timer):
             clock.cancel(self)
 
     def _turn(self, _: Timer) -> None:
-        self.part.begun = True  # set first, so that it gets no second turn
-        places = self.transfers.places
-        source = places.source(self.item, self.gpu.device)
-        present = places.present(self.item, self.gpu.device)
-        self.version = places.version[self.item]  # copies that arrive after another write are outdated
-        self.hops = [] if source is None or present else places.hops(source, self.gpu.device)
-        self._hop(None)
+        part, places, device = self.part, self.transfers.places, self.gpu.device
+        part.begun = True  # set first, so that it gets no second turn
+        source = places.source(self.item, device)
+        if source is not None and not places.present(self.item, device):
+            # Copies that arrive after another write are outdated.
+            size, items = places.items[self.item].size, [(self.item, places.version[self.item])]
+            part.legs = [(way, size, 0.0, items, location, -1) for way, location in places.hops(source, device)]
+        self.transfers.go_on(part)
 
-    def _hop(self, flow: Any) -> None:
-        places = self.transfers.places
-        if flow is not None:
-            location = self.hops.pop(0)[1]
-            if location < 0 or self.gpu.up:  # a failed device gets no copy, but the host on the route does
-                places.arrived(self.item, location, self.version)
-        if self.hops and self.gpu.up:
-            self.transfers.links.send(self.hops[0][0], places.items[self.item].size, 0.0, self._hop)
-            return
-        places.unpin([self.item], self.gpu)
+    def over(self) -> None:
+        self.transfers.places.unpin([self.item], self.gpu)
         self.transfers.capacity.changed(self.gpu)
         self.gpu.lane.fetching -= 1
         self.gpu.lane.uploads.remove(self.part)  # the engine is free for the next one

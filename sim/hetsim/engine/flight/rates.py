@@ -34,7 +34,7 @@ class Speeds:
     def plan(self, launch: Launch) -> None:
         """Set the rates of a launch from the present state of its devices."""
         table: Timetable = launch.own_table
-        table.rate, table.busy_rate, table.watts = self.rates_of(launch, table)
+        table.rate, table.busy_rate, table.watts = self._rates_of(launch, table)
 
     def nominal_of(self, launch: Launch) -> Rates:
         """Return the rates of a launch on unshared devices in their normal state."""
@@ -45,7 +45,7 @@ class Speeds:
             rates = self.nominal[mode] = self._reckon(launch)
         return rates
 
-    def rates_of(self, launch: Launch, table: Timetable) -> Rates:
+    def _rates_of(self, launch: Launch, table: Timetable) -> Rates:
         devices, states = launch.placement.devices, self.capacity.of
         if len(devices) == 1 and states[devices[0].index].normal and (not table.lanes or table.lanes[0].group is None):
             return self.nominal_of(launch)
@@ -115,7 +115,7 @@ class Speeds:
     def rerate(self, launch: Launch, rates: Rates | None = None) -> bool:
         """Update the rates of a launch; return False if they are unchanged."""
         table: Timetable = launch.own_table
-        rate, busy, watts = rates or self.rates_of(launch, table)
+        rate, busy, watts = rates or self._rates_of(launch, table)
         # Equal floats: the same formula on the same state gives the same bits.
         if rate == table.rate and busy == table.busy_rate and watts == table.watts:
             return False

@@ -56,12 +56,9 @@ def download_over(lane: Lane, now: float) -> list[Launch]:
 
 def all_compute(lane: Lane) -> bool:
     """Return True if all launches of the accelerator may compute concurrently."""
-    if lane.sliced:
+    if lane.sliced or len(lane.flights) < 2:
         return True
-    share = 0
-    for launch in lane.flights:
-        share += launch.placement.mode.share
-    return share <= WHOLE  # whole numbers: exact
+    return sum([launch.placement.mode.share for launch in lane.flights]) <= WHOLE  # whole numbers: exact
 
 
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
@@ -83,16 +80,11 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
             part.ask = table.compute_end
     for lane in lanes:
         lane.download = serve(lane.downloads, now)
-        ready = 0.0
-        for launch in lane.flights:
-            if launch.own_table.ready > ready:
-                ready = launch.own_table.ready
-        lane.ready = ready
+        # Without reservations of removed launches.
+        lane.compute = max([now, *[launch.own_table.compute_end for launch in lane.flights]])
+        lane.ready = max([launch.own_table.ready for launch in lane.flights], default=0.0)
     for _, table in tables:
-        if not (down := table.down):
-            table.end = table.compute_end
-        else:
-            table.end = down[0].until if len(down) == 1 else max([part.until for part in down])
+        table.end = max([part.until for part in table.down], default=table.compute_end)
         if table.items and not table.computed:
             table.end = INF  # its downloads are known once it has computed
     return lanes, flights
@@ -110,13 +102,8 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
     """Return these lanes (accelerators), those that gangs connect, and all launches."""
-    if len(lanes) == 1:
-        flights = lanes[0].flights
-        for launch in flights:
-            if len(launch.table.lanes) != 1:
-                break
-        else:
-            return lanes, list(flights)
+    if len(lanes) == 1 and max([len(launch.table.lanes) for launch in lanes[0].flights], default=1) == 1:
+        return lanes, list(lanes[0].flights)
     tied = dict.fromkeys(lanes)
     launches: dict[int, Launch] = {}
     queue = list(tied)  # breadth first: gangs tie lanes, which have further gangs
@@ -138,12 +125,8 @@ def get_ready(table: Timetable, now: float) -> None:
     if not table.prepared:
         table.uploaded = table.ready = INF
         return
-    up = table.up
-    if up:
-        table.uploaded = up[0].until if len(up) == 1 else max([part.until for part in up])
-    else:
-        table.uploaded = table.begin
-    table.ready = table.uploaded + table.restore if table.restore else table.uploaded
+    table.uploaded = max([part.until for part in table.up], default=table.begin)
+    table.ready = table.uploaded + table.restore
 
 
 def serve(parts: Iterable[Part], now: float) -> float:
@@ -205,12 +188,6 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
                 for lane in table.lanes:
                     used[lane] -= launch.placement.mode.share
         ends = [entry for entry in ends if entry[0] > time]  # their shares are free, and counted as such once
-    for lane in lanes:  # reservations of removed launches are free again
-        lane.compute = now
-    for _, table in tables:
-        for lane in table.lanes:
-            if table.compute_end > lane.compute:
-                lane.compute = table.compute_end
 
 
 def _admit(

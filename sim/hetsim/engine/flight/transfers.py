@@ -104,13 +104,9 @@ class Transfers:
 
     def plan(self, launch: Launch, table: Timetable) -> None:
         """Plan a launch's uploads, and its downloads unless they depend on data items."""
-        terms, tasks = launch.terms, launch._tasks
-        if terms is not None:
-            fresh = terms.fresh
-        else:
-            one = tasks is not None and len(tasks) == 1 and tasks[0]._history is None
-            fresh = one and not (self.places.items or launch.placement.mode.on_cpu)
-        if fresh:  # only private data, which wait only for their turns
+        terms, tasks = launch.terms, launch._tasks or ()
+        one = len(tasks) == 1 and tasks[0]._history is None and not (self.places.items or launch.placement.mode.on_cpu)
+        if one if terms is None else terms.fresh:  # only private data, which wait only for their turns
             up_bytes, up_seconds, down_bytes, down_seconds = self.private(launch)
             if up_bytes or up_seconds:
                 table.up = _parts(launch, table.lanes, True, size=up_bytes, seconds=up_seconds)
@@ -132,36 +128,26 @@ class Transfers:
         else:  # final items are known once it has computed
             self.final(launch, table)
 
-    def private(self, launch: Launch) -> Moves:
-        """Return bytes and seconds of a launch's upload and download, without data items."""
-        mode, terms = launch.placement.mode, launch.terms
-        if terms is None:
-            tasks = launch._tasks
-            assert tasks is not None
-            if len(tasks) == 1:
-                row = tasks[0].index
-                up_seconds, down_seconds = self.of_one.get(mode) or self.seconds_of_one(mode)
-                into, out = self.into, self.out
-                return (0.0 if into is None else into[row], up_seconds, 0.0 if out is None else out[row], down_seconds)
-        count = len(launch.tasks) if terms is None else terms.requests.size
-        up_seconds, down_seconds = mode.upload.seconds_for(count), mode.download.seconds_for(count)
-        if terms is not None:
-            up_seconds *= terms.up
-            down_seconds *= terms.down
-        up_bytes, down_bytes = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
-        return up_bytes, up_seconds, down_bytes, down_seconds
+    def private(self, launch: Launch, true: bool = True) -> Moves:
+        """Return bytes and seconds of a task's or batch's transfers, without data items.
+
+        `true`: with the true instead of expected times of a batch.
+        """
+        mode = launch.placement.mode
+        if (terms := launch.terms) is None:
+            row = launch._tasks[0].index  # type: ignore[index]
+            up_seconds, down_seconds = self.of_one.get(mode) or self.seconds_of_one(mode)
+            into, out = self.into, self.out
+            return (0.0 if into is None else into[row], up_seconds, 0.0 if out is None else out[row], down_seconds)
+        size, rows = terms.requests.size, terms.rows
+        up, down = (terms.up, terms.down) if true else (1.0, 1.0)
+        moved = [0.0 if column is None else float(column[rows].sum()) for column in (self.bytes_in, self.bytes_out)]
+        return moved[0], mode.upload.seconds_for(size) * up, moved[1], mode.download.seconds_for(size) * down
 
     def seconds_of_one(self, mode: Mode) -> tuple[float, float]:
         """Return and cache a mode's stated upload and download seconds (bytes excluded)."""
         seconds = self.of_one[mode] = mode.upload.seconds_for(1), mode.download.seconds_for(1)
         return seconds
-
-    def _batch_bytes(self, launch: Launch, column: Any) -> float:
-        if column is None:
-            return 0.0
-        if (terms := launch.terms) is not None:
-            return float(column[terms.rows].sum())
-        return float(sum(column[task.index] for task in launch.tasks))
 
     def missing(
         self, tasks: Sequence[Task], placement: Placement, device: Device, terms: Terms | None = None,
@@ -174,7 +160,7 @@ class Transfers:
         has computed everything needs only its output if it continues on another device.
         `true`: with the true instead of expected times of a batch; `histories`: what the tasks saved, if not their own.
         """
-        places, mode = self.places, placement.mode
+        places, mode, home = self.places, placement.mode, host(device.node)
         size, seconds = 0.0, 0.0
         sources: Sources = {}
         fresh = unfinished = 0
@@ -184,7 +170,8 @@ class Transfers:
             if history is not None and history.checkpoint == 1.0:
                 continue
             unfinished += 1  # one that is done needs no input, only its output
-            if mode.on_cpu or (history is not None and history.input_saved and history.is_near(device)):
+            near = history is not None and history.input_saved and history.source(placement, device) == home
+            if mode.on_cpu or near:
                 continue  # its input is in the host's memory, or part of the state there
             fresh += 1
             if history is None or not history.input_saved:
@@ -200,7 +187,6 @@ class Transfers:
             # The nearest copy at present; copies may change before the turn.
             if (copy := places.source(item, device)) is not None:  # else nothing has written it yet: nothing to bring
                 _add(sources, copy, places.items[item].size, (item, places.version[item]))
-        home = host(device.node)
         here, items_here = sources.pop(home, (0.0, [])) if sources else (0.0, [])
         if device.type.kind == "cpu":
             here = 0.0  # already in host memory
@@ -259,25 +245,28 @@ class Transfers:
             for source, hops, size, seconds, items in transfers
             for number, (way, location) in enumerate(hops)
         ]
-        self._go_on(part)
+        self.go_on(part)
 
-    def _go_on(self, part: Part) -> None:
-        if not part.legs:
+    def go_on(self, part: Part) -> None:
+        """Begin the next leg of a part; its device may have failed during a prefetch."""
+        if not part.legs or not self.capacity.of[part.device.index].up:
             part.until = self.clock._now
             self.arrived(part)  # nothing is left to move, or nothing was
             return
         way, size, seconds, _, _, source = part.legs[0]
         if source >= 0:
             self._share(self.places.cluster.devices[source])
-        part.flow = self.links.send(way, size, seconds, done=self._leg_done, owner=part)
+        part.flow = self.links.send(way, size, seconds, done=self.brought, owner=part)
 
-    def _leg_done(self, flow: Any) -> None:
+    def brought(self, flow: Any) -> None:
+        """Handle the end of a transfer: the next leg of its part begins where it ended."""
         part = flow.owner
         part.flow = None
-        _, _, _, items, location, _ = part.legs.pop(0)
-        for item, version in items:
-            self.places.arrived(item, location, version)
-        self._go_on(part)  # the next leg begins where this one ended
+        if part.legs:
+            _, _, _, items, location, _ = part.legs.pop(0)
+            for item, version in items if location < 0 or self.capacity.of[location].up else ():
+                self.places.arrived(item, location, version)
+        self.go_on(part)
 
     def _share(self, device: Device) -> None:
         """Make the private paths of an accelerator shared: other devices use them now."""
@@ -322,14 +311,10 @@ class Transfers:
         fusion: Fusion | None = None,
     ) -> tuple[float, float]:  # fmt: skip
         """Return the bytes that tasks send to the host at their end, and stated seconds."""
-        size = 0.0
-        for task in tasks:
-            size += task.bytes_out
-            if self.places.items and not mode.parts:
-                size += sum(self.places.items[item].size for item in task.writes if self.places.final(item, tasks))
-        if mode.parts and self.places.items:
-            size += sum(self.places.items[item].size for item in (fusion or self.fusion(tasks)).outputs
-                        if self.places.final(item, tasks))  # fmt: skip
+        size = float(sum([task.bytes_out for task in tasks]))
+        if self.places.items:
+            items = (fusion or self.fusion(tasks)).outputs if mode.parts else [i for task in tasks for i in task.writes]
+            size += sum(self.places.items[item].size for item in items if self.places.final(item, tasks))
         if terms is None:
             return size, mode.download.seconds_for(len(tasks))
         return size, mode.download.seconds_for(len(tasks) + terms.extra) * (terms.down if true else 1.0)
@@ -341,34 +326,23 @@ class Transfers:
         size /= len(placement.devices)
         return seconds + max(Links.alone(self.links.down(device), size) for device in placement.devices)
 
-    def brought(self, flow: Any) -> None:
-        """Handle the end of a transfer over one shared path: its part is complete."""
-        part = flow.owner
-        part.flow = None
-        part.until = self.clock._now
-        self.arrived(part)
-
     def estimate(self, launch: Launch) -> tuple[float, float]:
         """Return the estimated seconds of upload and download on idle links."""
         table: Timetable = launch.table
-        terms = launch.terms
-        tasks, placement = launch.tasks if terms is None or not terms.fresh or table.items else (), launch.placement
-        if table.items:
-            up = table.estimate[0] if table.estimate is not None else self.upload_seconds(tasks, placement, terms)
-            return up, self.download_seconds(tasks, placement, terms)
-        if table.estimate is None:
-            if terms is not None and terms.fresh:
-                # Requests without objects: by their columns.
-                mode, devices, size = placement.mode, placement.devices, terms.requests.size
-                bytes_in = self._batch_bytes(launch, self.bytes_in) / len(devices)
-                bytes_out = self._batch_bytes(launch, self.bytes_out) / len(devices)
-                up = max([Links.alone(self.links.up(device), bytes_in) for device in devices])
-                down = max([Links.alone(self.links.down(device), bytes_out) for device in devices])
-                table.estimate = mode.upload.seconds_for(size) + up, mode.download.seconds_for(size) + down
-            else:
-                down = self.download_seconds(tasks, placement, terms)
-                table.estimate = self.upload_seconds(tasks, placement, terms), down
-        return table.estimate
+        terms, placement, estimate = launch.terms, launch.placement, table.estimate
+        if estimate is not None and not table.items:
+            return estimate
+        if terms is not None and terms.fresh and not table.items:  # requests without objects: by their columns
+            up_bytes, up, down_bytes, down = self.private(launch, False)
+            parts = len(placement.devices)
+            up += max([Links.alone(self.links.up(device), up_bytes / parts) for device in placement.devices])
+            down += max([Links.alone(self.links.down(device), down_bytes / parts) for device in placement.devices])
+        else:
+            up = estimate[0] if estimate is not None else self.upload_seconds(launch.tasks, placement, terms)
+            down = self.download_seconds(launch.tasks, placement, terms)
+        if not table.items:
+            table.estimate = up, down
+        return up, down
 
 
 def _add(sources: Sources, source: int, size: float, *items: tuple[int, int]) -> None:

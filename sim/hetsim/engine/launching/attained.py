@@ -61,7 +61,7 @@ class AttainedService:
         table: Timetable | None = launch.table
         if table is None:
             return launch.placement.mode.width * (now - launch.decided)
-        return table.busy_by(now) / launch.count  # members share it equally
+        return (table.busy + table.busy_rate * table.unsettled(now)) / launch.count  # members share it equally
 
     def user(self, user: str) -> float:
         """Return the device-seconds that a user's tasks have received up to now."""

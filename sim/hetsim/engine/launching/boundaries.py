@@ -87,8 +87,6 @@ class Boundaries:
 
     def follow_lanes(self, lanes: Sequence[Lane]) -> None:
         """Recompute the times of all launches in flight on some accelerators."""
-        if len(lanes) == 1 and lanes[0].idle(self.clock._now):  # which also says that its engines are free
-            return
         lanes, flights = again(lanes, self.clock._now, self.speeds.plan)
         for flight in flights:
             if flight._tasks != ():  # (): it has ended or been stopped
@@ -159,6 +157,9 @@ class Boundaries:
             self._computed(launch)
 
     def _arrived(self, part: Part) -> None:
+        if part.owner.__class__ is Fetching:
+            part.owner.over()
+            return
         launch: Launch = part.owner
         table: Timetable = launch.own_table
         now = self.clock._now
@@ -277,7 +278,7 @@ class Boundaries:
                 if self.places.final(item, launch.tasks):
                     self.places.keep_only(item, host(launch.placement.devices[0].node))
         self.release(launch, table)  # before any hook is called: its devices are free
-        times = table.all_times()
+        times = table.times()
         if launch.terms is None and len(launch.tasks) > 1:
             self.recorder.launch(launch, LAUNCH_COMPLETED, times, end=now, busy=table.busy, energy=table.energy)
             self.account(launch, table, times, end=now, kept=1.0, complete=True)

@@ -4,10 +4,11 @@ The `quick_` functions serve compute-only launches on devices in their normal st
 `take` and `give`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from hetsim.engine.kernel.clock import Clock
-from hetsim.engine.resources.occupancy import UNLIMITED, GpuState, NodeState
+from hetsim.engine.resources.occupancy import GpuState, NodeState, room_of
 from hetsim.engine.resources.placement_index import PlacementIndex
 from hetsim.model.cluster import Cluster
 from hetsim.model.device import Device
@@ -85,67 +86,64 @@ class Capacity(PlacementIndex):
     def quick_take(self, placement: Placement) -> int:
         """Check and occupy a placement: the fast path for devices in their normal state.
 
-        It is for launches on one device, or on whole accelerators of one node, but not for modes with data items or
-        MIG.  Return the bitmask of the occupied cores (0 on an accelerator).  If the device is not in its normal state,
-        or the launch does not fit, change nothing and return -1; the caller then uses `refusal` and `take`.
+        It is for launches on one device, or on accelerators of one node, but not for modes with data items or MIG.
+        Return the bitmask of the occupied cores (0 on an accelerator).  If a device is not in its normal state, or the
+        launch does not fit, change nothing and return -1; the caller then uses `refusal` and `take`.
         """
-        if placement is self.offered:  # one whole accelerator: only check that it is still free
-            state: GpuState = self.of[placement.devices[0].index]
-            node, kind, bit = state.node, state.kind, state.bit
-            opened = node.open
-            available = opened[kind]
-            if available & bit and state.normal and node.up:  # it may have been taken, or failed, since `first`
-                state.free = 0
-                opened[kind] = available = available ^ bit
-                if not available:
-                    self.with_open[kind] &= ~node.bit
-                if self.moved is not None:
-                    self.moved.append(state)
-                if self.noting:
-                    self.log.append(node.index)
-                return 0
+        mode = placement.mode
+        state: Any = self.of[placement.devices[0].index]
+        if not state.normal:
             return -1
-        mode, devices = placement.mode, placement.devices
-        if mode.gpus > 1:
-            return self._quick_gang(placement)
-        device = devices[0]
-        either: Any = self.of[device.index]
-        if len(devices) > 1 or either.device is not device or device.type is not mode.type or not either.normal:
-            return -1
-        return self._quick_accelerator(mode, either) if mode.gpus else self._quick_cores(placement, either)
-
-    def _quick_accelerator(self, mode: Mode, state: GpuState) -> int:
-        node, free = state.node, state.free - mode.share  # set below, once everything else fits
+        if not mode.bare or state.placements.get(mode) is not placement:
+            if state.device is not placement.devices[0] or state.device.type is not mode.type:
+                return -1
+            return self._quick_shares(placement) if mode.gpus else self._quick_cores(placement, state)
+        node: NodeState = state.node
+        free = state.free - WHOLE
         if free < 0 or not node.up:
             return -1
-        if not mode.bare:
-            if mode.gpu_memory > state.room or mode.millicores > node.cpu_free or mode.memory > node.mem_free:
-                return -1
-            # Partition limits are checked by `refusal`.
-            if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
-                return -1
-            state.room = room = state.room - mode.gpu_memory
-            if room < state.least_room:
-                state.least_room = room
-            node.cpu_free -= mode.millicores
-            node.mem_free -= mode.memory
         state.free = free
-        if self.moved is not None:
-            self.moved.append(state)
         if free < WHOLE:
             kind, opened = state.kind, node.open
             opened[kind] = available = opened[kind] & ~state.bit
             if not available:
                 self.with_open[kind] &= ~node.bit
+        if self.moved is not None:
+            self.moved.append(state)
         if self.noting:
             self.log.append(node.index)
+        return 0
+
+    def _quick_shares(self, placement: Placement) -> int:
+        """Occupy accelerators of one node, or a part of one, as `quick_take` does."""
+        mode, devices = placement.mode, placement.devices
+        node = self.nodes[devices[0].node]
+        if mode.millicores > node.cpu_free or mode.memory > node.mem_free or mode.node_count > 1 or not node.up:
+            return -1
+        # Partition limits are checked by `refusal`.
+        if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
+            return -1
+        share, memory, bits = mode.share, mode.gpu_memory, 0
+        for device in devices:
+            state: Any = self.of[device.index]
+            if (
+                state.device is not device or state.node is not node or not state.normal or share > state.free
+                or memory > state.room or device.type is not mode.type
+            ):  # fmt: skip
+                return -1
+            bits |= state.bit
+        if len(devices) != mode.gpus or bits.bit_count() != mode.gpus:  # fewer bits than devices: one is named twice
+            return -1
+        self._hold_on(mode, node, devices, cpus=mode.millicores, memory=mode.memory, sign=1)
         return 0
 
     def _quick_cores(self, placement: Placement, state: NodeState) -> int:
         mode = placement.mode
         if mode.millicores > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
             return -1
-        if mode.node_count > 1 or (mode.nodes is not None and (mode.limited or not mode.nodes & state.bit)):
+        if len(placement.devices) > 1 or mode.node_count > 1:
+            return -1
+        if mode.nodes is not None and (mode.limited or not mode.nodes & state.bit):
             return -1
         state.cpu_free -= mode.millicores
         state.mem_free -= mode.memory
@@ -156,67 +154,25 @@ class Capacity(PlacementIndex):
             return core
         return self._take_cores(state, placement, mode.millicores)
 
-    def _quick_gang(self, placement: Placement) -> int:
-        mode, devices, state_of = placement.mode, placement.devices, self.of
-        node = self.nodes[devices[0].node]
-        if mode.gpu_memory or mode.millicores > node.cpu_free or mode.memory > node.mem_free or not node.up:
-            return -1
-        if mode.node_count > 1:
-            return -1
-        if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
-            return -1
-        bits = 0
-        states = []
-        for device in devices:
-            state = state_of[device.index]
-            if (
-                state.device is not device
-                or not state.normal
-                or state.free != WHOLE  # one stream: no other launch is on it
-                or state.node is not node
-                or device.type is not mode.type
-            ):
-                return -1
-            bits |= state.bit  # a device named twice sets one bit only
-            states.append(state)
-        if len(states) != mode.gpus or bits.bit_count() != mode.gpus:  # fewer bits than devices: one is named twice
-            return -1
-        for state in states:
-            state.free = 0
-        if self.moved is not None:
-            self.moved += states
-        node.cpu_free -= mode.millicores
-        node.mem_free -= mode.memory
-        kind = states[0].kind
-        available = node.open[kind] = node.open[kind] & ~bits
-        if not available:
-            self.with_open[kind] &= ~node.bit
-        if self.noting:
-            self.log.append(node.index)
-        return 0
-
     def quick_give(self, placement: Placement, cores: int) -> None:
         """Release what `quick_take` occupied on one device."""
-        mode, index = placement.mode, placement.devices[0].index
+        mode = placement.mode
+        if mode.gpus and not mode.bare:
+            self.give(placement, None)
+            return
         self.releases += 1  # what did not fit may fit now
         if not mode.gpus:
             if mode.limited:
                 self.budget(mode).give(mode, placement.devices)
-            host: NodeState = self.of[index]
+            host: NodeState = self.of[placement.devices[0].index]
             host.cores |= cores
             host.cpu_free += mode.millicores
             host.mem_free += mode.memory
             self.log.append(host.index)
             return
-        state: GpuState = self.of[index]
+        state: GpuState = self.of[placement.devices[0].index]
         node = state.node
-        if not mode.bare:
-            if mode.limited:
-                self.budget(mode).give(mode, placement.devices)
-            state.room += mode.gpu_memory
-            node.cpu_free += mode.millicores
-            node.mem_free += mode.memory
-        state.free = free = state.free + mode.share
+        state.free = free = state.free + WHOLE
         if self.moved is not None:
             self.moved.append(state)
         if free >= WHOLE and state.up and not state.asleep:  # else it opens when it is back (`changed`)
@@ -227,21 +183,10 @@ class Capacity(PlacementIndex):
         if self.noting:
             self.log.append(node.index)
 
-    def _note(self, node: NodeState) -> None:
-        """Update the masks of nodes with free devices, and the log, after a node's change."""
-        for kind, available in enumerate(node.open):
-            if available and node.up:
-                self.with_open[kind] |= node.bit
-            else:
-                self.with_open[kind] &= ~node.bit
-        if self.noting:
-            self.log.append(node.index)
-
     def peak_memory(self) -> int:
         """Return the maximum bytes that were in use at one time on any accelerator."""
         gpus = [state for state in self.of if isinstance(state, GpuState)]
-        full = [UNLIMITED if gpu.device.type.memory is None else gpu.device.type.memory for gpu in gpus]
-        return max((room - gpu.least_room for room, gpu in zip(full, gpus, strict=True)), default=0)
+        return max((room_of(gpu.device.type) - gpu.least_room for gpu in gpus), default=0)
 
     def take(self, placement: Placement, launch: Any) -> int:
         """Occupy a validated placement; return the bitmask of cores, 0 for accelerators.
@@ -265,38 +210,60 @@ class Capacity(PlacementIndex):
 
     def _hold(self, placement: Placement, sign: int) -> None:
         """Occupy (`sign` 1) or release (-1) a launch's share of accelerators and hosts."""
-        mode = placement.mode
-        share, room = sign * mode.share, sign * mode.gpu_memory
-        for device in placement.devices if mode.gpus else ():
-            gpu = self.of[device.index]
-            gpu.free -= share
+        on: dict[int, list[Device]] = {}
+        for device in placement.devices:
+            on.setdefault(device.node, []).append(device)
+        for number, cpus, memory in placement.hosts():
+            self._hold_on(placement.mode, self.nodes[number], on[number], cpus=cpus, memory=memory, sign=sign)
+
+    def _hold_on(
+        self, mode: Mode, node: NodeState, devices: Sequence[Device], cpus: int, memory: int, sign: int
+    ) -> None:  # fmt: skip
+        node.cpu_free -= sign * cpus
+        node.mem_free -= sign * memory
+        if self.noting:
+            self.log.append(node.index)
+        if not mode.gpus:
+            return
+        share, room, opened, closed = sign * mode.share, sign * mode.gpu_memory, 0, 0
+        for device in devices:
+            gpu: GpuState = self.of[device.index]
+            gpu.free = free = gpu.free - share
+            if free >= WHOLE and gpu.up and not gpu.asleep:
+                opened |= gpu.bit
+            else:
+                closed |= gpu.bit
+            if self.moved is not None:
+                self.moved.append(gpu)
             if room:
                 gpu.room -= room
                 gpu.note_memory()
-            if self.moved is not None:
-                self.moved.append(gpu)
-            self._mark(gpu)
-        for number, cpus, memory in placement.hosts():
-            node = self.nodes[number]
-            node.cpu_free -= sign * cpus
-            node.mem_free -= sign * memory
-            self._note(node)
+        kind, before = gpu.kind, node.open[gpu.kind]
+        node.open[kind] = available = before & ~closed | opened
+        if not available:
+            self.with_open[kind] &= ~node.bit
+        elif not before and node.up:
+            self.with_open[kind] |= node.bit
 
     def give(self, placement: Placement, launch: Any, cores: int = 0) -> None:
         mode, devices = placement.mode, placement.devices
-        if len(devices) == 1 and not (mode.gpus and mode.type.sharing.kind == "mig"):
+        mig = mode.gpus and mode.type.sharing.kind == "mig"
+        if not mig and (mode.bare or (not mode.gpus and len(devices) == 1)):
             self.quick_give(placement, cores)
             return
         self.releases += 1
         if mode.limited:
             self.budget(mode).give(mode, devices)
-        if mode.gpus == 0:
+        if not mode.gpus:
             for device, mask in zip(devices, split_cores(devices, cores, self.cluster), strict=True):
                 self.of[device.index].cores |= mask
-        if mode.type.sharing.kind == "mig":
-            for device in devices:
-                self.of[device.index].slices.give(launch)
-        self._hold(placement, -1)
+        for device in devices if mig else ():
+            self.of[device.index].slices.give(launch)
+        if mode.span_any:
+            self._hold(placement, -1)
+        else:
+            node = self.nodes[devices[0].node]
+            self._hold_on(mode, node, devices, cpus=mode.millicores, memory=mode.memory, sign=-1)
 
     @staticmethod
     def _take_cores(node: NodeState, placement: Placement, millicores: int) -> int:
@@ -318,19 +285,14 @@ class Capacity(PlacementIndex):
         self.releases += 1
         # Never True again: counts of open devices rely on it.
         self.undisturbed = self.undisturbed and state.up and not state.asleep
-        if isinstance(state, NodeState):
-            if self.moved is not None:
-                self.moved += state.gpus
-            self._note(state)
-            return
+        node, gpus = (state, state.gpus) if isinstance(state, NodeState) else (state.node, [state])
         if self.moved is not None:
-            self.moved.append(state)
-        self._mark(state)
-        self._note(state.node)
-
-    @staticmethod
-    def _mark(gpu: GpuState) -> None:
-        if gpu.open:
-            gpu.node.open[gpu.kind] |= gpu.bit
-        else:
-            gpu.node.open[gpu.kind] &= ~gpu.bit
+            self.moved += gpus
+        for gpu in gpus:
+            others = node.open[gpu.kind] & ~gpu.bit
+            node.open[gpu.kind] = others | gpu.bit if gpu.open else others
+        for kind, available in enumerate(node.open):
+            elsewhere = self.with_open[kind] & ~node.bit
+            self.with_open[kind] = elsewhere | node.bit if available and node.up else elsewhere
+        if self.noting:
+            self.log.append(node.index)

@@ -16,6 +16,10 @@ from hetsim.model.plan import Placement
 UNLIMITED = 1 << 62
 
 
+def room_of(kind: DeviceType) -> int:
+    return UNLIMITED if kind.memory is None else kind.memory
+
+
 def available_at(state: "DeviceState", now: float, free: int) -> float:
     """Return when a launch can begin on a device that may be saving earlier state.
 
@@ -82,7 +86,7 @@ class GpuState(DeviceState):
         self.kind = kind
         self.bit = 1 << device.local
         self.free = device.type.streams * WHOLE
-        self.room = UNLIMITED if device.type.memory is None else device.type.memory
+        self.room = room_of(device.type)
         self.least_room = self.room  # minimum so far of `room` minus the unpinned items
         self.slices = GpuSlices(device.type) if device.type.sharing.kind == "mig" else None
         self.lane: Any = None  # launches in flight there (`hetsim.engine.flight.launch.Lane`)
@@ -94,11 +98,9 @@ class GpuState(DeviceState):
 
     def takes(self, mode: Mode) -> bool:
         """Return True if share and memory are enough for one more launch in this mode."""
-        if not self.up or self.asleep or mode.gpu_memory > self.room:
+        if mode.share > self.free or mode.gpu_memory > self.room or not self.up or self.asleep:
             return False
-        if self.slices is not None and self.slices.cut_for(mode) is None:
-            return False
-        return self.free >= mode.share
+        return self.slices is None or self.slices.cut_for(mode) is not None
 
     @property
     def free_amount(self) -> int:
@@ -149,9 +151,10 @@ class NodeState(DeviceState):
             return False
         if mode.gpus == 0:
             return self.device.type is mode.type and not self.asleep
-        lacking, kind = mode.gpus, mode.type
+        lacking, kind, share = mode.gpus, mode.type, mode.share
         for gpu in self.gpus:
-            if gpu.device.type is kind and gpu.takes(mode):  # counted, not listed: called for every node that changed
+            # Counted, not listed, and most often full: called for every node that changed.
+            if gpu.free >= share and gpu.device.type is kind and gpu.takes(mode):
                 lacking -= 1
                 if not lacking:
                     return True

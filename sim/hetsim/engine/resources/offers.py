@@ -18,17 +18,12 @@ class Offers:
 
     def __init__(self, capacity: Capacity):
         self.capacity = capacity
-        self._moved: list[GpuState] = []
+        self._moved = [state for state in capacity.of if isinstance(state, GpuState)]  # at first all
         capacity.moved = self._moved
         self._changes = [0] * len(capacity.of)
         # entries (-free, device) by type number; some are outdated
         self._heaps: list[list[tuple[int, int]]] = [[] for _ in capacity.types]
-        for state in capacity.of:
-            if isinstance(state, GpuState):
-                self._heaps[state.kind].append((-state.free, state.device.index))
-        for heap in self._heaps:
-            heapify(heap)
-        self._limits = [4 * len(heap) + 64 for heap in self._heaps]
+        self._limit = 4 * len(self._moved) + 64
         self._heap_of: dict[Mode, list[tuple[int, int]]] = {}
 
     @staticmethod
@@ -61,7 +56,7 @@ class Offers:
         return None
 
     def _note(self) -> None:
-        changes, heaps, limits = self._changes, self._heaps, self._limits
+        changes, heaps, limit = self._changes, self._heaps, self._limit
         for state in self._moved:
             index, kind = state.device.index, state.kind
             changes[index] += 1  # distinguishes unchanged offers from changed ones
@@ -69,7 +64,7 @@ class Offers:
             if free <= 0:
                 continue  # no free capacity before the next release
             heappush(heap, (-free, index))  # older entries of it are skipped when they come up
-            if len(heap) > limits[kind]:
+            if len(heap) > limit:
                 # In place, as `_heap_of` has the same list; one entry a device.
                 heap[:] = {entry[1]: (-self.capacity.of[entry[1]].free, entry[1]) for entry in heap}.values()
                 heapify(heap)
@@ -92,5 +87,5 @@ class Offers:
         return placement, (index, self._changes[index])
 
     def there(self, mode: Mode, device: Device) -> Placement:
-        state = self.capacity.of[device.index]
-        return state.placements.get(mode) or state.placement(mode)
+        placement: Placement = self.capacity.of[device.index].placement(mode)
+        return placement

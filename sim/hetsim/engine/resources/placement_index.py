@@ -15,7 +15,7 @@ from hetsim.engine.resources.occupancy import GpuState, NodeState
 from hetsim.engine.resources.partition_limits import Budget
 from hetsim.model.cluster import Cluster, Partition
 from hetsim.model.device import Device
-from hetsim.model.device_type import DeviceType
+from hetsim.model.device_type import WHOLE, DeviceType
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement, host_part
 
@@ -51,18 +51,12 @@ class PlacementIndex:
         self.log: list[int] = []
         self.log_generation = 0
         self.noting = False  # True if the log has a reader
-        # last result of `first`, if it is one whole accelerator (already checked)
-        self.offered: Placement | None = None
         # by type number: bitmask of the nodes that are up and have an open accelerator of the type
-        self.with_open = [0] * len(self.types)
+        kinds = range(len(self.types))
+        self.with_open = [sum([node.bit for node in self.nodes if node.open[kind]]) for kind in kinds]
         # by type number: indexes of the nodes that have a device of the type
-        self.having: list[list[int]] = [[] for _ in self.types]
-        for node in self.nodes:
-            for kind, available in enumerate(node.open):
-                if available:
-                    self.with_open[kind] |= node.bit
-            for kind in dict.fromkeys([self.types[node.device.type], *(gpu.kind for gpu in node.gpus)]):
-                self.having[kind].append(node.index)
+        cpu_of = [self.types[node.device.type] for node in self.nodes]
+        self.having = [[n.index for n in self.nodes if n.open[kind] or cpu_of[n.index] == kind] for kind in kinds]
         self._log_limit = 4 * len(self.nodes) + 1000
         self.budgets: dict[Partition, Budget] = {}  # usage of partitions with a limit on all that runs there
 
@@ -161,8 +155,7 @@ class PlacementIndex:
             node = self.nodes[(mask & -mask).bit_length() - 1]
             available = node.open[index.kind]
             placements = node.gpus[(available & -available).bit_length() - 1].placements
-            self.offered = placement = placements[mode] if mode in placements else self.on_node(mode, node)
-            return placement
+            return placements[mode] if mode in placements else self.on_node(mode, node)
         if index.seen != len(self.log):
             self._refresh(mode, index)
         mask = index.mask
@@ -242,22 +235,22 @@ class PlacementIndex:
         """
         index = self.indexes.get(mode)
         if index is not None and index.counted and not index.simple:
-            best, max_free = None, 0
-            available = node.open[index.kind]
+            best, max_free, empty = None, 0, mode.type.streams * WHOLE
+            available, gpus = node.open[index.kind], node.gpus
             while available:
                 lowest = available & -available
                 available ^= lowest
-                gpu = node.gpus[lowest.bit_length() - 1]
-                if gpu.free > max_free:  # the first among equals
-                    best, max_free = gpu, gpu.free
+                gpu = gpus[lowest.bit_length() - 1]
+                if (free := gpu.free) > max_free:  # the first among equals
+                    if free == empty:
+                        return gpu
+                    best, max_free = gpu, free
             return best
         if not (fitting := node.taking(mode)):
             return None
         if mode.type.sharing.kind == "timeslice" or (mode.whole_devices and mode.type.streams > 1):
             return max(fitting, key=lambda gpu: gpu.free)
-        if mode.whole_devices:
-            return fitting[0]
-        return min(fitting, key=lambda gpu: gpu.free)
+        return fitting[0] if mode.whole_devices else min(fitting, key=lambda gpu: gpu.free)
 
     def _across(
         self, mode: Mode, nodes: Iterable[NodeState], budget: Budget | None = None,

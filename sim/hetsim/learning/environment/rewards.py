@@ -377,7 +377,7 @@ class Energy(Reward):
                 mode = launch.placement.mode
                 joules += (now - launch.decided) * mode.width * _dynamic(mode)
             else:
-                joules += launch.table.energy_by(now)
+                joules += launch.table.energy + launch.table.watts * launch.table.unsettled(now)
         return joules
 
 
