@@ -146,6 +146,7 @@ class Links:
         self.up_lines: dict[int, LinkPath] = {}
         self.down_lines: dict[int, LinkPath] = {}
         parted = {mode.type for mode in modes if mode.gpus and not mode.whole_devices}
+        known: dict[Way, Way] = {}
         self._up: dict[int, Way] = {}
         self._down: dict[int, Way] = {}
         self._out: list[Pipe] = []
@@ -167,8 +168,9 @@ class Links:
                     ways_down.append(switches[device.switch][1])
                     latency += node.spec.switch.latency
                 # A pipe of infinite rate delays no transfer.
-                self._up[device.index] = tuple(pipe for pipe in ways_up if pipe.rate < math.inf), latency
-                self._down[device.index] = tuple(pipe for pipe in ways_down if pipe.rate < math.inf), latency
+                for ways, pipes in ((self._up, ways_up), (self._down, ways_down)):
+                    way = tuple([pipe for pipe in pipes if pipe.rate < math.inf]), latency
+                    ways[device.index] = known.setdefault(way, way)  # equal ones are one object
                 # Items use the download path at the same time as downloads, and both directions of a half-duplex link
                 # are in use at once where several launches are in flight.
                 kind = device.type
