@@ -230,28 +230,16 @@ class Copier:
     def _deque(self, old: deque[Any]) -> Any:
         return self._later(old, deque(maxlen=old.maxlen), list)
 
-    def _dict(self, old: dict[Any, Any]) -> Any:
-        return self._mapping(old, {})
-
-    def _mapping(self, old: dict[Any, Any], empty: dict[Any, Any]) -> Any:
-        if not old:
-            return self._remember(old, empty)
-        if ATOMS.issuperset(map(type, old)):  # such keys are hashed without any field: no need to wait
-            return self._later(old, empty, dict)
-        self._keyed.append((old, empty))
-        return self._remember(old, empty)
-
-    def _defaults(self, old: Any) -> Any:
-        return self._mapping(old, defaultdict(self.value(old.default_factory)))
-
-    def _ordered(self, old: Any) -> Any:
-        return self._mapping(old, type(old)())
-
-    def _set(self, old: set[Any]) -> Any:
-        if ATOMS.issuperset(map(type, old)):
-            return self._remember(old, old.copy())
-        empty: set[Any] = set()
-        self._keyed.append((old, empty))
+    def _hashing(self, old: Any) -> Any:
+        """Copy a dictionary or a set."""
+        kind = type(old)
+        empty = defaultdict(self.value(old.default_factory)) if kind is defaultdict else kind()
+        if not ATOMS.issuperset(map(type, old)):
+            self._keyed.append((old, empty))
+        elif kind is set:
+            empty.update(old)
+        elif old:
+            return self._later(old, empty, dict)  # such keys are hashed without any field: no need to wait
         return self._remember(old, empty)
 
     def _frozenset(self, old: frozenset[Any]) -> Any:
@@ -329,8 +317,8 @@ class Copier:
 
 
 MAKERS: dict[type, Callable[[Copier, Any], Any]] = {
-    list: Copier._list, dict: Copier._dict, tuple: Copier._tuple, set: Copier._set, frozenset: Copier._frozenset,
-    defaultdict: Copier._defaults, OrderedDict: Copier._ordered, Counter: Copier._ordered, deque: Copier._deque,
+    list: Copier._list, deque: Copier._deque, tuple: Copier._tuple, frozenset: Copier._frozenset, set: Copier._hashing,
+    dict: Copier._hashing, defaultdict: Copier._hashing, OrderedDict: Copier._hashing, Counter: Copier._hashing,
     MethodType: Copier._method, partial: Copier._partial, array: Copier._whole, bytearray: Copier._whole,
     memoryview: Copier._rows, np.ndarray: Copier._column,
     np.random.Generator: Copier._by_itself, count: Copier._by_itself, Random: Copier._by_itself,
