@@ -385,6 +385,7 @@ class Fields:
         if self.inner:
             for old, new in zip(originals, copies, strict=True):
                 if fields := getattr(old, "__dict__", None):
-                    new.__dict__ = dict(zip(fields, all_of(list(fields.values())), strict=True))
+                    inner = dict(zip(fields, all_of(list(fields.values())), strict=True))
+                    object.__setattr__(new, "__dict__", inner)  # the class may be frozen
         if self.listed:
             _extend(originals, copies, all_of)
