@@ -68,7 +68,7 @@ def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
 
 
 def unchanging(state: RunState) -> dict[int, Any]:
-    """Return large values that are never changed in place, and what no copy has, by `id`."""
+    """Return values by `id` that forks share, as they never change, or lack."""
     values = state.links.up_lines, state.links.down_lines, state.sources._block, state.sources._delivered
     return {id(state.sources.progress): None} | {id(one): one for one in values}
 
@@ -162,38 +162,38 @@ class Copier:
                 for kind in kinds:
                     if kind not in ATOMS and kind is not tuple:
                         self._alike([old for old in values if type(old) is kind], kind)
-        atoms, known, value = ATOMS, self.known, self.value
+        atoms, made, value = ATOMS, self.known, self.value
         return [
-            old if old is None or type(old) in atoms else new if (new := known.get(id(old))) is not None else value(old)
+            old if old is None or type(old) in atoms else new if (new := made.get(id(old))) is not None else value(old)
             for old in values
         ]
 
     def _alike(self, values: list[Any], kind: type) -> list[Any] | None:
         """Return copies of values of one class; None if each must be copied separately."""
-        known, ids = self.known, list(map(id, values))
+        made, ids = self.known, list(map(id, values))
         if values[0] is values[-1] and ids.count(ids[0]) == len(ids):  # such as the function called at ends
             return [self.value(values[0])] * len(ids)
         try:
-            return list(map(known.__getitem__, ids))
+            return list(map(made.__getitem__, ids))
         except KeyError:
             pass
-        none_known = known.keys().isdisjoint(ids)
+        none_made = made.keys().isdisjoint(ids)
         if kind is tuple:
             # A tuple that was copied before must stay one object.
-            return self._alike_tuples(values, ids) if none_known else None
+            return self._alike_tuples(values, ids) if none_made else None
         if (MAKERS.get(kind) or _maker(kind)) not in (Copier._object, Copier._list):
             return None
         new, fresh = ids, values
-        if not none_known or len(set(ids)) < len(ids):  # by `id`, so that an object that is there twice is copied once
-            by_id = {here: old for here, old in zip(ids, values, strict=True) if here not in known}
+        if not none_made or len(set(ids)) < len(ids):  # by `id`, so that an object that is there twice is copied once
+            by_id = {here: old for here, old in zip(ids, values, strict=True) if here not in made}
             new, fresh = list(by_id), list(by_id.values())
         make_empty: Any = kind.__new__
         empty: list[Any] = list(map(make_empty, repeat(kind, len(fresh))))
-        known.update(zip(new, empty, strict=True))  # before they are filled
+        made.update(zip(new, empty, strict=True))  # before they are filled
         batch = self._batches.setdefault(kind, ([], []))
         batch[0].extend(fresh)
         batch[1].extend(empty)
-        return empty if fresh is values else list(map(known.__getitem__, ids))
+        return empty if fresh is values else list(map(made.__getitem__, ids))
 
     def _alike_tuples(self, values: list[Any], ids: list[int]) -> list[Any] | None:
         try:
@@ -366,8 +366,8 @@ class Fields:
         self.frozen = kind.__setattr__ is not object.__setattr__
         self.listed = issubclass(kind, list)
         # A class implemented in C, whose contents cannot be copied.
-        known = self.slots or self.inner or issubclass(kind, list | dict | set)
-        if not known and kind.__basicsize__ > object.__basicsize__:
+        filled = self.slots or self.inner or issubclass(kind, list | dict | set)
+        if not filled and kind.__basicsize__ > object.__basicsize__:
             raise UsageError(f"an object of {kind.__module__}.{kind.__qualname__} cannot be copied, so the run cannot "
                              "be forked")  # fmt: skip
 

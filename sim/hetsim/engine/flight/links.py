@@ -146,7 +146,7 @@ class Links:
         self.up_lines: dict[int, LinkPath] = {}
         self.down_lines: dict[int, LinkPath] = {}
         parted = {mode.type for mode in modes if mode.gpus and not mode.whole_devices}
-        known: dict[Way, Way] = {}
+        unique: dict[Way, Way] = {}
         self._up: dict[int, Way] = {}
         self._down: dict[int, Way] = {}
         self._out: list[Pipe] = []
@@ -170,7 +170,7 @@ class Links:
                 # A pipe of infinite rate delays no transfer.
                 for ways, pipes in ((self._up, ways_up), (self._down, ways_down)):
                     way = tuple([pipe for pipe in pipes if pipe.rate < math.inf]), latency
-                    ways[device.index] = known.setdefault(way, way)  # equal ones are one object
+                    ways[device.index] = unique.setdefault(way, way)  # equal ones are one object
                 # Items use the download path at the same time as downloads, and both directions of a half-duplex link
                 # are in use at once where several launches are in flight.
                 kind = device.type
