@@ -70,12 +70,14 @@ class Launch(Timer):
         """Fill empty copies: the launches of a fork."""
         then, terms = all_of([old.then for old in launches]), all_of([old.terms for old in launches])
         sketches, tables = all_of([old.sketch for old in launches]), all_of([old.own_table for old in launches])
-        tasks = all_of([old._tasks for old in launches])
+        # most have one task: without a look at their tuples
+        tasks = all_of([old._tasks[0] if old._tasks and len(old._tasks) == 1 else None for old in launches])
         for number, (old, new) in enumerate(zip(launches, copies, strict=True)):
             new.entry, new.number, new.placement = old.entry, old.number, old.placement
             new.cores, new.position, new.decided = old.cores, old.position, old.decided
             new.then, new.terms, new.sketch = then[number], terms[number], sketches[number]
-            new.own_table, new._tasks = tables[number], tasks[number]
+            new.own_table, task = tables[number], tasks[number]
+            new._tasks = all_of([old._tasks])[0] if task is None else (task,)
 
     @property
     def table(self) -> Any:
