@@ -11,8 +11,11 @@ from cases import chaotic, services
 from test_shipped_scenarios import short
 from tiers import spread
 
+from hetsim.engine.flight.launch import Lane, Launch
+from hetsim.engine.resources.occupancy import GpuState, NodeState
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import HetsimError
+from hetsim.model.task import Task
 from hetsim.scenario.file.shipped import shipped
 from hetsim.scenario.scenario import load
 from hetsim.scenario.schema.policy import PolicySpec
@@ -56,6 +59,16 @@ def look(build: Build, seed: int = 0, forks: int = 2) -> None:
             assert a_round(second)
         assert end(second.fork()) == expected
     assert end(run) == expected
+
+
+@pytest.mark.parametrize("kind", [Task, Launch, Lane, GpuState, NodeState], ids=lambda kind: kind.__name__)
+def test_classes_that_fill_their_copies_leave_no_field_out(kind: Any) -> None:
+    names = {name for base in kind.__mro__ for name in vars(base).get("__slots__", ())}
+    old, new = kind.__new__(kind), kind.__new__(kind)
+    for name in names:
+        setattr(old, name, [name, name])
+    kind.fill_copies([old], [new], list)
+    assert {name for name in names if getattr(new, name) != [name, name]} == ({"alone"} if kind is Lane else set())
 
 
 def named(cases: Any) -> list[Any]:

@@ -46,7 +46,6 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
     # In the order of `there`, which names the originals.
     own: list[Generation] = [copier.known[id(one)] for one in there]
     all_of: list[Generation] = copier.copies(Generation)  # including those found during copying: all are released
-    copier.close()
     alone.batching = copy.policy
     alone.clock._now = now
     _go_on(replica, copy)

@@ -31,7 +31,7 @@ from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.durations import planned
 from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, OVER, Launch, Timetable
-from hetsim.engine.fork import Copier
+from hetsim.engine.fork import Copier, unchanging
 from hetsim.engine.kernel.clock import FINISH, Draws, Later
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.parts import Parts
@@ -101,7 +101,7 @@ def imagine(
             raise UsageError(f"expected must return one number for each of {len(tasks)} tasks; got shape {parts.shape}")
         drawn = _Drawn(ratios if len(ratios) else [1.0], parts, seed)
         tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])  # the true times of the fork
-    copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})
+    copier = Copier(unchanging(state) | {id(run.tasks): tasks, id(original.checker): None})
     if coming:
         copier.known.update(state.recorder.longer(len(coming)))  # in place of the run's own columns, wherever they are
     copied = copier.copy(simulation)
@@ -113,7 +113,6 @@ def imagine(
     mine, first = copier.copy((scheduler, tuple(decisions)))  # by the same copier: they name the fork's tasks
     copy: Parts = copier.known[id(original)]
     _make_known(copy, copier, seed, drawn)
-    copier.close()
     new = copy.state
     if coming:
         copy.launches.transfers.read_columns()  # the table has more rows than when the run began

@@ -1,7 +1,7 @@
 """A task in flight: created when it arrives, dropped when it ends."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hetsim.model.mode import Mode, Shape
@@ -48,6 +48,18 @@ class Task:
         self.memo: Any = None  # a policy's own note on the task
         self.allowed: tuple[int, ...] | None = None  # positions of the modes that admission allows; None: all
         self._history: Any = None  # `History` of a task that was stopped (engine only)
+
+    @staticmethod
+    def fill_copies(tasks: "list[Task]", copies: "list[Task]", all_of: Callable[[list[Any]], list[Any]]) -> None:
+        """Fill empty copies: the tasks of a fork."""
+        launches, memos = all_of([task._launch for task in tasks]), all_of([task.memo for task in tasks])
+        histories = all_of([task._history for task in tasks])
+        for old, new, launch, memo, history in zip(tasks, copies, launches, memos, histories, strict=True):
+            new.index, new.arrival, new.ready = old.index, old.arrival, old.ready
+            new.shape, new._time, new.estimates = old.shape, old._time, old.estimates
+            new._table, new.state, new.done = old._table, old.state, old.done
+            new._done, new.ticket, new.allowed = old._done, old.ticket, old.allowed
+            new._launch, new.memo, new._history = launch, memo, history
 
     @property
     def id(self) -> Any:

@@ -65,6 +65,20 @@ class Launch(Timer):
         self.own_table: Any = None  # its `Timetable`, if it has one; else None
         self._tasks: tuple[Task, ...] | None = tasks
 
+    @staticmethod
+    def fill_copies(launches: "list[Launch]", copies: "list[Launch]", all_of: Callable[[list[Any]], list[Any]]) -> None:
+        """Fill empty copies: the launches of a fork."""
+        then, terms = all_of([old.then for old in launches]), all_of([old.terms for old in launches])
+        sketches, tables = all_of([old.sketch for old in launches]), all_of([old.own_table for old in launches])
+        # most have one task: without a look at their tuples
+        tasks = all_of([old._tasks[0] if old._tasks and len(old._tasks) == 1 else None for old in launches])
+        for number, (old, new) in enumerate(zip(launches, copies, strict=True)):
+            new.entry, new.number, new.placement = old.entry, old.number, old.placement
+            new.cores, new.position, new.decided = old.cores, old.position, old.decided
+            new.then, new.terms, new.sketch = then[number], terms[number], sketches[number]
+            new.own_table, task = tables[number], tasks[number]
+            new._tasks = all_of([old._tasks])[0] if task is None else (task,)
+
     @property
     def table(self) -> Any:
         """The `Timetable` (a compact form is converted first); None if compute-only."""
@@ -295,6 +309,19 @@ class Lane:
         self.shared = not (up.private and down.private)  # True if other transfers may use its paths
         self.regular = regular  # True if launches run one at a time, or share it and use no other accelerator
         self.fetching = 0  # prefetches under way
+
+    @staticmethod
+    def fill_copies(lanes: "list[Lane]", copies: "list[Lane]", all_of: Callable[[list[Any]], list[Any]]) -> None:
+        """Fill empty copies: the accelerators of a fork."""
+        for old, new, group in zip(lanes, copies, all_of([lane.group for lane in lanes]), strict=True):
+            new.up, new.down, new.upload = old.up, old.down, old.upload
+            new.ready, new.compute, new.download = old.ready, old.compute, old.download
+            new.fetching, new.sliced, new.regular = old.fetching, old.sliced, old.regular
+            new.direct, new.shared, new.group = old.direct, old.shared, group
+            new.alone = (new,)
+            new.flights = list(all_of(old.flights)) if old.flights else []
+            new.uploads = list(all_of(old.uploads)) if old.uploads else []
+            new.downloads = list(all_of(old.downloads)) if old.downloads else []
 
     def write_out(self, end: float = 0.0) -> None:
         """Convert all compact launches of the accelerator to timetables.

@@ -150,6 +150,7 @@ class Links:
         self.up_lines: dict[int, LinkPath] = {}
         self.down_lines: dict[int, LinkPath] = {}
         parted = {mode.type for mode in modes if mode.gpus and not mode.whole_devices}
+        unique: dict[Way, Way] = {}
         self._up: dict[int, Way] = {}
         self._down: dict[int, Way] = {}
         self._out: list[Pipe] = []
@@ -175,7 +176,8 @@ class Links:
                 sides = (self._up, self.up_lines, True), (self._down, self.down_lines, not items)
                 for (ways, lines, free), pipes in zip(sides, zip(*pairs, strict=True), strict=True):
                     finite = tuple(pipe for pipe in pipes if pipe.rate < math.inf)  # others delay no transfer
-                    ways[device.index] = finite, latency
+                    way = finite, latency
+                    ways[device.index] = unique.setdefault(way, way)  # equal ones are one object
                     private = not finite or (free and not crowded and finite == pipes[:1])
                     rate = min([pipe.rate for pipe in finite], default=math.inf)
                     lines[device.index] = LinkPath(rate, latency, private)

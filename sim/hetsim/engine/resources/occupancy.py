@@ -4,6 +4,7 @@ Amounts are integers (thousandths of cores, millionths of a GPU, bytes), so occu
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from hetsim.engine.resources.slices import GpuSlices
@@ -64,6 +65,13 @@ class DeviceState:
         self.saving: list[tuple[float, int]] = []
         self.placements: dict[Mode, Placement] = {}
 
+    def copy_to(self, new: "DeviceState") -> None:
+        """Fill these fields of the empty copy of a fork; both cache placements together."""
+        new.device, new.up, new.asleep = self.device, self.up, self.asleep
+        new.sleeping, new.closed, new.normal = self.sleeping, self.closed, self.normal
+        new.frequency, new.slowdown, new.ready_at = self.frequency, self.slowdown, self.ready_at
+        new.failed_at, new.saving, new.placements = self.failed_at, self.saving[:], self.placements
+
     def placement(self, mode: Mode) -> Placement:
         """Return the placement of a mode on this device alone (cached)."""
         if (placement := self.placements.get(mode)) is None:
@@ -90,6 +98,17 @@ class GpuState(DeviceState):
         self.least_room = self.room  # minimum so far of `room` minus the unpinned items
         self.slices = GpuSlices(device.type) if device.type.sharing.kind == "mig" else None
         self.lane: Any = None  # launches in flight there (`hetsim.engine.flight.launch.Lane`)
+
+    @staticmethod
+    def fill_copies(gpus: "list[GpuState]", copies: "list[GpuState]", all_of: Callable[[list[Any]], list[Any]]) -> None:
+        """Fill empty copies: the accelerators of a fork."""
+        nodes, lanes = all_of([gpu.node for gpu in gpus]), all_of([gpu.lane for gpu in gpus])
+        taken = all_of([gpu.slices for gpu in gpus])
+        for old, new, node, lane, slices in zip(gpus, copies, nodes, lanes, taken, strict=True):
+            old.copy_to(new)
+            new.kind, new.bit, new.free = old.kind, old.bit, old.free
+            new.room, new.least_room = old.room, old.least_room
+            new.node, new.lane, new.slices = node, lane, slices
 
     def note_memory(self, unpinned: int = 0) -> None:
         """Update the minimum of free memory (not `unpinned` bytes), for the peak usage."""
@@ -132,6 +151,15 @@ class NodeState(DeviceState):
             self.open[gpu.kind] |= gpu.bit
         # placements of gangs of whole GPUs, by mode and the bitmask of open GPUs
         self.gangs: dict[tuple[Mode, int], Placement] = {}
+
+    @staticmethod
+    def fill_copies(nodes: "list[NodeState]", copies: "list[NodeState]", all_of: Callable[..., list[Any]]) -> None:
+        """Fill empty copies: the nodes of a fork."""
+        for old, new in zip(nodes, copies, strict=True):
+            old.copy_to(new)
+            new.node, new.index, new.bit = old.node, old.index, old.bit
+            new.cpu_free, new.mem_free, new.cores = old.cpu_free, old.mem_free, old.cores
+            new.gpus, new.open, new.gangs = list(all_of(old.gpus)), old.open[:], old.gangs
 
     @property
     def free_amount(self) -> int:
