@@ -5,7 +5,7 @@ from time import perf_counter
 from typing import Any
 
 from hetsim.engine.control.arrivals import Arrivals
-from hetsim.engine.control.batch_replicas import BatchFleet
+from hetsim.engine.control.batch_replicas import BatchFleet, BatchReplica
 from hetsim.engine.control.checks import Checker
 from hetsim.engine.control.clients import Clients
 from hetsim.engine.control.completion import Completion, inert
@@ -22,6 +22,7 @@ from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.data_locations import Places
 from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import Clock
+from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.launches import Launches
@@ -59,7 +60,7 @@ class Parts:
         stops = Stops(self.launches)
         limited = run.grace is not None and run.tasks.time_limit is not None
         limits = TimeLimits(state, signals, run.grace or 0.0) if limited else None
-        self.serving = Serving(state, self.rounds, signals, check)
+        self.serving = Serving(state, self.rounds, signals, checked=check, replicas=Replica)
         self.view = EngineView(state, signals, received, launches=self.launches, stops=stops, serving=self.serving)
         graph = run.tasks.predecessors is not None
         linked = graph or bool(run.closed) or bool(run.tasks.items) or run.calls is not None
@@ -95,9 +96,11 @@ class Parts:
         for queue, batching, (routing, scaling) in zip(state.queues, run.batching, run.replica_policies, strict=False):
             if queue.service.kinds:
                 queue.fleet = BatchFleet(
-                    self.decisions, self.serving.refill, queue, batching=batching, routing=routing, scaling=scaling
+                    state, self.rounds, signals, devices_free=self.serving.refill, service=queue.service,
+                    batching=batching, routing=routing, scaling=scaling, holder_type=BatchReplica,
+                    decisions=self.decisions, queue=queue
                 )  # fmt: skip
-                self.serving.sets.append(queue.fleet.replicas)
+                self.serving.sets.append(queue.fleet)
         self.serving.sets.sort(key=lambda one: one.service.shape.index)
         signals.launch_completed = completion.launch_completed
         signals.task_completed = completion.completed

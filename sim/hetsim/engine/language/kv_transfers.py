@@ -53,8 +53,8 @@ class KVTransfers:
         request, target = flow.owner
         request.flows.remove(flow)
         if not request.flows:
-            request.source.requests.let_go(request)
-            target.requests.fetched(request)
+            request.source.let_go(request)
+            target.fetched(request)
 
     def give_up(self, request: Generation) -> None:
         """Cancel the transfers of a request whose keys and values are not needed any more."""

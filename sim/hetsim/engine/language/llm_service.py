@@ -2,19 +2,19 @@
 
 import math
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.kernel.clock import FINISH, Later
-from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.generation import NAN, OVER, QUEUED, Generation
 from hetsim.engine.language.kv_transfers import KVTransfers
-from hetsim.engine.language.periods import Periods
-from hetsim.engine.language.service_calls import ReplicaType, ServiceCalls
 from hetsim.engine.queues.queue import OneByOne
+from hetsim.engine.residents.holder import HolderType
 from hetsim.engine.residents.replica_set import ReplicaSet, Residents
 from hetsim.errors import RunError
 from hetsim.model.mode import Shape
@@ -25,25 +25,40 @@ from hetsim.policy.iterating import Foreseen
 from hetsim.policy.routing import OpenReplicas
 
 
-@dataclass(eq=False)
-class Fleet(ServiceCalls):
-    """One language model service: its requests, router and replicas."""
+class ReplicaType(HolderType):
+    """Replicas on one type of device: their speed, power and memory."""
 
-    state: RunState
-    rounds: Rounds
-    signals: Signals
-    devices_free: Callable[[], None]  # called when a replica gives devices back
+    __slots__ = ("steps", "blocks")
+
+    def __init__(self, service: LanguageService, position: int):
+        given = service.kinds[position]
+        super().__init__(position, service.shape.modes[position], given)
+        self.steps = given.step
+        self.blocks = given.blocks
+
+    def measure(self, service: LanguageService, prompt: np.ndarray, output: np.ndarray) -> None:
+        """Set the speed: tokens per second in full batches of requests of these lengths."""
+        decoding = float((output - 1.0).mean()) / service.max_sequences
+        filled = float((prompt + output - 1.0).mean()) / (service.max_num_batched_tokens or math.inf)
+        seconds = self.steps.demand(prompt, output, service.max_sequences)[2]
+        seconds += self.steps.fixed * max(decoding, filled)
+        if seconds > 0:
+            self.speed = float((prompt + output).mean()) / seconds
+
+
+@dataclass(eq=False)
+class Fleet(ReplicaSet):
+    """One language model service: its requests, router and replicas.
+
+    Lower modules than this one name replicas (`continuous_batching.Replica`), which call it, as `Any`.
+    """
+
     service: LanguageService
-    batching: Any
-    routing: Any
-    scaling: Any
-    checked: bool
-    holder_type = Replica
+    checked: bool  # True if each step boundary is checked for inconsistencies (--check)
 
     def __post_init__(self) -> None:
         state, service = self.state, self.service
-        self.clock, self.links, self.recorder = state.clock, state.links, state.recorder
-        self.random = state.input.random.stream("routing", service.name)
+        self.recorder = state.recorder
         self.kinds = [ReplicaType(service, position) for position in range(len(service.kinds))]
         self.largest = _largest(self.kinds, service)  # KV blocks that a request may need at most
         extra = state.tasks.extra
@@ -56,11 +71,10 @@ class Fleet(ServiceCalls):
         several = state.input.calls is not None  # then results ask what each attempt took
         # device-seconds of finished requests, by row
         self.received: Any = self.recorder.detail("received") if several else array("d", bytes(8 * len(state.tasks)))
-        self.requests: dict[int, Generation] = {}
         self.answered: dict[int, Task] = {}  # requests with the last token on its way to the client
         self.coming = OneByOne(len(service.rows))  # requests that have come to the replicas, and those to come
         self.transfers = KVTransfers(state.links, service.token_bytes)
-        self.replicas = ReplicaSet(self, state, self.rounds, signals=self.signals, devices_free=self.devices_free)
+        super().__post_init__()
 
     # Their way ----------------------------------------------------------------------------------------------
 
@@ -83,11 +97,11 @@ class Fleet(ServiceCalls):
         self.coming.to_come -= 1
         self.coming.joined.append(self.clock._now)
         self.state.iterating += 1
-        if self.replicas.missing:
-            self.replicas.refill()
-        self.replicas.send(request, False)
+        if self.missing:
+            self.refill()
+        self.send(request, False)
         if service.scaling is not None:
-            self.replicas.scale(row)
+            self.scale(row)
 
     def able(self, request: Generation, replicas: OpenReplicas) -> OpenReplicas:
         return OpenReplicas([replica for replica in replicas if replica.blocks >= request.need])
@@ -95,16 +109,16 @@ class Fleet(ServiceCalls):
     def hand_over(self, request: Generation) -> None:
         assert request.source is not None
         self.batch[request.row] = request.source.periods.launch
-        self.replicas.send(request, True)
-        self.replicas.scale(request.row)
+        self.send(request, True)
+        self.scale(request.row)
 
-    def lost(self, orphans: dict[int, Generation], lost: Sequence[Replica]) -> None:
+    def lost(self, orphans: dict[int, Generation], lost: Sequence[Any]) -> None:
         for row, request in self.requests.items():
             if request.source in lost and row in orphans:
                 request.begin_anew(self.clock._now)  # its keys and values were on the lost replica
             elif request.source in lost:
                 assert request.replica is not None
-                request.replica.requests.lose_source(request)
+                request.replica.lose_source(request)
 
     def resume(self, request: Generation) -> None:
         if request.leaves:
@@ -112,17 +126,14 @@ class Fleet(ServiceCalls):
             request.state = OVER
             self.aborted(request.task)
         else:
-            self.replicas.send(request, request.source is not None)
-
-    def rested(self, replica: Replica) -> None:
-        self.replicas.rested(replica)
+            self.send(request, request.source is not None)
 
     # What becomes of them -----------------------------------------------------------------------------------
 
     def drops(self, request: Generation) -> bool:
         return self.signals.drops is not None and self.signals.drops(request.task)
 
-    def joined(self, request: Generation, replica: Replica) -> None:
+    def joined(self, request: Generation, replica: Any) -> None:
         row, task = request.row, request.task
         if not request.started:
             request.started = True
@@ -139,7 +150,7 @@ class Fleet(ServiceCalls):
 
     def first_token(self, request: Generation) -> None:
         self.first_tokens[request.row] = time = self.clock._now + self.service.response_delay
-        if (scaler := self.replicas.scaler) is not None:
+        if (scaler := self.scaler) is not None:
             scaler.first.note(self.clock._now, time - request.arrival)
 
     def gave_way(self, request: Generation, kind: str) -> None:
@@ -150,7 +161,7 @@ class Fleet(ServiceCalls):
         if not request.made:
             self.recorder.detail("cached_tokens")[request.row] = min(tokens, request.prompt)
 
-    def finished(self, request: Generation, replica: Replica) -> None:
+    def finished(self, request: Generation, replica: Any) -> None:
         recorder, row, now = self.recorder, request.row, self.clock._now
         self.batch[row] = replica.periods.launch
         self.compute[row] = now - recorder.start[row] - request.paused
@@ -165,7 +176,7 @@ class Fleet(ServiceCalls):
             self.clock.at(now + back, FINISH, Later(self._delivered, request.task))
         else:
             self._delivered(request.task)
-        if (scaler := self.replicas.scaler) is not None:
+        if (scaler := self.scaler) is not None:
             if request.output > 1:
                 scaler.further.note(now, (now + back - self.first_tokens[row]) / (request.output - 1))
             scaler.changed()
@@ -188,19 +199,19 @@ class Fleet(ServiceCalls):
             self.aborted(task)
             return
         replica, request.leaves = request.replica, True
-        if replica is not None and replica.requests.abort(request):
+        if replica is not None and replica.abort(request):
             return
         source = request.source
         if request.started:
             self.cut_off(request, self.clock._now)
         self.aborted(task)
-        if source is not None and row in source.requests.held:
-            source.requests.let_go(request)
+        if source is not None and row in source.held:
+            source.let_go(request)
 
     def aborted(self, task: Task) -> None:
         """End an aborted request that has left all replicas."""
         self.signals.task_ended(task, ABORTED, self.recorder.reasons[task.index])
-        self.replicas.scale()
+        self.scale()
 
     def never(self) -> None:
         """Record that one of the expected requests will not arrive."""
@@ -222,13 +233,13 @@ class Fleet(ServiceCalls):
             self.never()
             return
         self.state.iterating -= 1
-        if self.replicas.lobby.pop(task.index, None) is None and request.state == QUEUED:
+        if self.lobby.pop(task.index, None) is None and request.state == QUEUED:
             assert request.replica is not None
-            request.replica.requests.forget(request)
+            request.replica.forget(request)
         if request.started and not request.leaves:  # the scheduler rejects one that waits again
             self.cut_off(request, self.clock._now)
             if request.source is not None:
-                request.source.requests.let_go(request)
+                request.source.let_go(request)
 
     # Rows ---------------------------------------------------------------------------------------------------
 
@@ -236,19 +247,9 @@ class Fleet(ServiceCalls):
         self.state.last_launch += 1
         return self.state.last_launch
 
-    def write(
-        self, periods: Periods, number: int, outcome: int, times: tuple[float, ...], busy: float, powered: float
-    ) -> None:
-        kind, task = periods.kind, periods.leader if periods.leader >= 0 else int(self.service.rows[0])
-        place = self.recorder.place_code(periods.placement, 0)
-        self.recorder.period(
-            number, task, periods.served, mode=kind.position, place=place, outcome=outcome, times=times, busy=busy,
-            energy=powered * kind.watts
-        )
-
     def close(self, end: float) -> None:
         """Write the rows of replicas and requests that are unfinished at the run's end."""
-        for replica in self.replicas.all:
+        for replica in self.all:
             replica.close(end, LAUNCH_RUNNING if self.requests else LAUNCH_COMPLETED)
         for request in self.requests.values():
             if request.started:
@@ -269,7 +270,7 @@ class Fleet(ServiceCalls):
 
     # What views and policies ask ----------------------------------------------------------------------------
 
-    def foresee(self, replica: Replica, newcomer: Generation | None) -> Foreseen:
+    def foresee(self, replica: Any, newcomer: Generation | None) -> Foreseen:
         return self.signals.foresee(replica, newcomer)
 
     def in_steps(self, row: int) -> float:
@@ -292,16 +293,17 @@ class Fleet(ServiceCalls):
 class Serving(Residents):
     """All language model services of a run."""
 
-    def __init__(self, state: RunState, rounds: Rounds, signals: Signals, checked: bool):
+    def __init__(self, state: RunState, rounds: Rounds, signals: Signals, checked: bool, replicas: Any):
+        """`replicas`: the class of replicas of language models."""
         run = state.input
         super().__init__(state)
         self.fleets: dict[Shape, Fleet] = {}
         for service, (batching, routing, scaling) in zip(run.language, run.iteration, strict=True):
             self.fleets[service.shape] = Fleet(
                 state, rounds, signals, devices_free=self.refill, service=service, batching=batching, routing=routing,
-                scaling=scaling, checked=checked
+                scaling=scaling, holder_type=replicas, checked=checked
             )  # fmt: skip
-        self.sets = [fleet.replicas for fleet in self.fleets.values()]
+        self.sets: list[Any] = list(self.fleets.values())  # and of those that form batches, in the order of services
 
     def waiting(self, row: int) -> Task | None:
         """Return the request of a row if it waits for its first step, else None."""
@@ -313,12 +315,12 @@ class Serving(Residents):
         missing = sum(len(one.missing) for one in self.sets)
         lack = "of their replicas have failed or were not started, and no devices become free"
         why = f"; {missing} {lack}" if missing else ""
-        count = sum(len(one.fleet.requests) for one in self.sets)
+        count = sum(len(one.requests) for one in self.sets)
         return RunError(f"{count} requests wait for replicas, and no event is left that could serve them{why}")
 
     def close(self, end: float) -> None:
         for one in self.sets:
-            one.fleet.close(end)
+            one.close(end)
 
     def defects(self) -> list[str]:
         return [text for one in self.sets for replica in one.all for text in replica.defects()]

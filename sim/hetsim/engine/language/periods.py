@@ -2,11 +2,10 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from hetsim.engine.language.generation import NAN, Generation
-from hetsim.engine.language.service_calls import ReplicaType, ServiceCalls
 from hetsim.engine.language.steps import Steps
-from hetsim.model.plan import Placement
 from hetsim.model.record import LAUNCH_COMPLETED
 
 
@@ -14,9 +13,7 @@ from hetsim.model.record import LAUNCH_COMPLETED
 class Periods:
     """Writes one row for each busy period, with the idle time before it."""
 
-    service: ServiceCalls
-    kind: ReplicaType
-    placement: Placement
+    replica: Any
     steps: Steps
     since: float  # time from which the devices are occupied without a row that records it
     load: tuple[float, float] | None = None  # start and end of loading the model, if no row records them yet
@@ -31,8 +28,8 @@ class Periods:
         return not math.isnan(self.busy_from)
 
     def begin(self) -> None:
-        self.launch = self.service.number_launch()
-        self.busy_from = self.service.clock._now
+        self.launch = self.replica.fleet.number_launch()
+        self.busy_from = self.replica.clock._now
         self.steps.copied = 0.0
 
     def count(self, request: Generation) -> None:
@@ -49,7 +46,7 @@ class Periods:
         load = self.load or (NAN, NAN)
         start = self.busy_from if self.load is None else load[0]
         times = (self.since, start, *load, self.busy_from, end if outcome == LAUNCH_COMPLETED else NAN, NAN, end)
-        self.service.write(self, self.launch, outcome, times, busy=busy, powered=busy + steps.surplus)
+        self._write(self.launch, outcome, times, busy=busy, powered=busy + steps.surplus)
         self.since, self.load, self.busy_from = end, None, NAN
         self.served, self.leader, steps.surplus = 0, -1, 0.0
         self.number += 1  # by which a request counts once in each period
@@ -59,4 +56,16 @@ class Periods:
         if end > self.since or self.load is not None:
             load = self.load or (NAN, NAN)
             times = (self.since, load[0], *load, NAN, NAN, NAN, end)
-            self.service.write(self, self.service.number_launch(), outcome, times, busy=0.0, powered=0.0)
+            self._write(self.replica.fleet.number_launch(), outcome, times, busy=0.0, powered=0.0)
+
+    def _write(self, number: int, outcome: int, times: tuple[float, ...], busy: float, powered: float) -> None:
+        """Write a row; `powered`: its `busy` device-seconds, weighted by power.
+
+        If no request took part, the row names the service's first request.
+        """
+        replica, recorder = self.replica, self.replica.fleet.recorder
+        recorder.period(
+            number, self.leader if self.leader >= 0 else int(replica.service.rows[0]), self.served,
+            mode=replica.kind.position, place=recorder.place_code(replica.placement, 0), outcome=outcome, times=times,
+            busy=busy, energy=powered * replica.kind.watts
+        )  # fmt: skip

@@ -417,7 +417,7 @@ class Queue:
     def came(self) -> None:
         """Record an arrival reported one by one; call the policy if enough requests wait."""
         if self.fleet is not None and self.over:
-            for replica in self.fleet.replicas.replicas:
+            for replica in self.fleet.replicas:
                 replica.queue.came()
         elif self.wanted and (len(self) >= self.wanted or self.over):
             self._call()

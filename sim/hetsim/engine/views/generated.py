@@ -110,12 +110,12 @@ class WaitingRequests:
         self.bell: dict[Any, bool] = {}
 
     def __len__(self) -> int:
-        return len(self.fleet.requests) - sum(replica.requests.size for replica in self.fleet.replicas.all)
+        return len(self.fleet.requests) - sum(replica.size for replica in self.fleet.all)
 
     def _waiting(self) -> Iterator[Task]:
         taken_in: set[int] = set()
-        for replica in self.fleet.replicas.all:
-            taken_in.update(replica.requests.inside, replica.requests.loading)
+        for replica in self.fleet.all:
+            taken_in.update(replica.inside, replica.loading)
         return (request.task for row, request in self.fleet.requests.items() if row not in taken_in)
 
     def tasks(self) -> Sequence[Task]:
