@@ -13,7 +13,6 @@ from hetsim.engine.control.decisions import Decisions
 from hetsim.engine.control.devices import Devices
 from hetsim.engine.control.faults import FaultInjector
 from hetsim.engine.control.starts import Starts, all_steady, compute_only
-from hetsim.engine.control.waiting import Waiting
 from hetsim.engine.core.pacing import Pacing
 from hetsim.engine.core.policy_errors import call, illegal
 from hetsim.engine.core.recorder import Recorder
@@ -76,17 +75,16 @@ class Parts:
         ]
         state.queue_of = {queue.service.shape: queue for queue in state.queues}
         state.requests_left = sum(queue.total for queue in state.queues if queue.column is not None)
-        self.waiting = Waiting(state, signals, self.serving, linked)
+        self.arrivals = arrivals = Arrivals(
+            state, self.rounds, signals, serving=self.serving, view=self.view, linked=linked
+        )  # fmt: skip
         self.completion = completion = Completion(
-            state, self.rounds, self.waiting, received=received, stops=stops, limits=limits, serving=self.serving,
+            state, self.rounds, arrivals, received=received, stops=stops, limits=limits, serving=self.serving,
             linked=linked
         )  # fmt: skip
         self.devices = Devices(state, self.rounds, self.launches, completion=completion, serving=self.serving)
-        arrivals = Arrivals(
-            state, self.rounds, self.waiting, completion=completion, serving=self.serving, view=self.view
-        )
         self.starts = Starts(
-            state, signals, self.launches, waiting=self.waiting, limits=limits, finish_quick=completion.finish_quick,
+            state, signals, self.launches, arrivals=arrivals, limits=limits, finish_quick=completion.finish_quick,
             quick=quick
         )  # fmt: skip
         self.decisions = Decisions(
@@ -108,7 +106,7 @@ class Parts:
         signals.generated = completion.generated
         signals.kill = completion.kill
         signals.paced, signals.offer, signals.place = self.serving.paced, self.serving.offer, self._place
-        deliver = arrivals.admit if asked or run.tasks.expires is not None else self.waiting.make_ready
+        deliver = arrivals.admit if asked or run.tasks.expires is not None else arrivals.make_ready
         if run.calls is not None:
             state.clients = clients = Clients(state, signals, arrivals, calls=run.calls, forward=deliver)
             deliver = clients.deliver
@@ -125,7 +123,7 @@ class Parts:
 
     def hooks(self) -> None:
         """Determine which policy hooks are overridden, since only these are called."""
-        self.waiting.hooks()
+        self.arrivals.hooks()
         self.completion.hooks()
         self.decisions.hooks()
         self.signals.drops = self.decisions.dropped if self.decisions.asks else None

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hetsim.engine.control.waiting import Waiting
+from hetsim.engine.control.arrivals import Arrivals
 from hetsim.engine.core.policy_errors import STATES, illegal, position_in
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.durations import work
@@ -31,7 +31,7 @@ class Starts:
     state: RunState
     signals: Signals
     launches: Launches
-    waiting: Waiting
+    arrivals: Arrivals
     limits: TimeLimits | None
     finish_quick: Callable[[Launch], None]  # called at the end of a launch in one of the `quick` modes
     quick: frozenset[Mode]
@@ -139,7 +139,7 @@ class Starts:
         for task in batch:
             if task.state == BLOCKED:
                 del self.state.graph.blocked[task.index]
-                self.waiting.ready_inside(task)
+                self.arrivals.ready_inside(task)
         self._run(launch)
         self._begin(launch)
 
