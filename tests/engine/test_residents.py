@@ -10,7 +10,7 @@ from test_llm import scenario
 
 from hetsim.engine.kernel.clock import ARRIVAL, FINISH, Later
 from hetsim.engine.residents.holder import Holder, HolderType
-from hetsim.engine.residents.replica_set import ReplicaSet, Residents
+from hetsim.engine.residents.replica_set import ReplicaSet
 from hetsim.engine.simulation import Simulation
 from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
 from hetsim.scenario.scenario import load
@@ -70,7 +70,7 @@ class Service(ReplicaSet):
         self.state = state = self.parts.state
         state.sources.end_now()  # the service of the scenario has replicas of its own, and no requests
         self.given_up, self.coming = [], SimpleNamespace(since=lambda time: 0)
-        service, self.residents = run.language[0], Residents(state)
+        service, self.residents = run.language[0], self.parts.serving
         self.kinds = [HolderType(0, service.shape.modes[0], service.kinds[0])]
         super().__init__(
             state, self.parts.rounds, self.parts.signals, self.residents.refill, service, batching=None,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.engine.core.policy_errors import call, illegal, raised
+from hetsim.engine.core.policy_errors import call, illegal
 from hetsim.engine.core.recorder import rows_of
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, Signals, lost_input
@@ -15,7 +15,6 @@ from hetsim.engine.kernel.clock import ARRIVAL, FINISH, Later
 from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.queues.queue import Queue
 from hetsim.engine.views.view import EngineView
-from hetsim.errors import HetsimError
 from hetsim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED
 from hetsim.model.task import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Task
 from hetsim.model.tasks import StagedRequests
@@ -189,12 +188,7 @@ class Arrivals:
         else:
             state.waiting[task.index] = task
             if (on_ready := self._on_ready) is not None:
-                try:
-                    on_ready(task)
-                except HetsimError:
-                    raise
-                except Exception as error:
-                    raise raised(state, error, "ready") from error
+                call(state, on_ready, task)
         on = state.wake_on
         # No round if the policy waits for a release, or for a task that fits.
         if on == "release" or (

@@ -11,8 +11,8 @@ from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, launches_on, lost_input
 from hetsim.engine.flight.launch import RESTORE, Launch, Resident
 from hetsim.engine.kernel.clock import FAULT, Later, Timer
+from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.launching.launches import Launches
-from hetsim.engine.residents.replica_set import Residents
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.device import Device
 from hetsim.model.record import FAILED, LAUNCH_STOPPED
@@ -27,7 +27,7 @@ class Devices:
     rounds: Rounds
     launches: Launches
     completion: Completion
-    serving: Residents
+    serving: Serving
     # timers of devices that are waking up and accept no launch until then
     waking: dict[int, Timer] = field(default_factory=dict)
 

@@ -10,15 +10,16 @@ import numpy as np
 
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, Signals
+from hetsim.engine.flight.launch import Resident
 from hetsim.engine.kernel.clock import FINISH, Later
 from hetsim.engine.language.generation import NAN, OVER, QUEUED, Generation
 from hetsim.engine.language.kv_transfers import KVTransfers
 from hetsim.engine.queues.queue import OneByOne
 from hetsim.engine.residents.holder import HolderType
-from hetsim.engine.residents.replica_set import ReplicaSet, Residents
+from hetsim.engine.residents.replica_set import ReplicaSet
 from hetsim.errors import RunError
 from hetsim.model.mode import Shape
-from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED, STOPS
+from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_RUNNING, REJECTED, STOPS
 from hetsim.model.service import LanguageService
 from hetsim.model.task import RUNNING, Task
 from hetsim.policy.iterating import Foreseen
@@ -290,20 +291,45 @@ class Fleet(ReplicaSet):
         return request.received(request.seconds if replica is None else replica.seconds_of(request))
 
 
-class Serving(Residents):
-    """All language model services of a run."""
+class Serving:
+    """All services with replicas of a run; those of language models are in `fleets`."""
 
     def __init__(self, state: RunState, rounds: Rounds, signals: Signals, checked: bool, replicas: Any):
         """`replicas`: the class of replicas of language models."""
         run = state.input
-        super().__init__(state)
+        self.state = state
+        self._offered = -1  # releases of devices when these were offered last
         self.fleets: dict[Shape, Fleet] = {}
         for service, (batching, routing, scaling) in zip(run.language, run.iteration, strict=True):
             self.fleets[service.shape] = Fleet(
                 state, rounds, signals, devices_free=self.refill, service=service, batching=batching, routing=routing,
                 scaling=scaling, holder_type=replicas, checked=checked
             )  # fmt: skip
-        self.sets: list[Any] = list(self.fleets.values())  # and of those that form batches, in the order of services
+        self.sets: list[Any] = list(self.fleets.values())  # and those that form batches, in the order of services
+
+    def begin(self) -> None:
+        for one in self.sets:
+            one.begin()
+
+    def lose(self, launches: list[Resident], outcome: int = LAUNCH_LOST) -> None:
+        """Remove and replace failed or stopped replicas (`outcome`), service by service."""
+        for one in self.sets:
+            one.lose([launch.holder for launch in launches if launch.holder.fleet is one], outcome)
+
+    def refill(self) -> None:
+        """Start missing replicas of each service, since devices may be free or up again."""
+        for one in self.sets:
+            one.offered()
+        self._offered = self.state.capacity.releases
+
+    def offer(self) -> None:
+        """At the begin of a round, start missing replicas if devices were released."""
+        if self.state.capacity.releases != self._offered:
+            self.refill()
+
+    def paced(self, launch: Any) -> None:
+        """Update a replica whose devices have changed their speed."""
+        launch.holder.fleet.rerate(launch.holder)
 
     def waiting(self, row: int) -> Task | None:
         """Return the request of a row if it waits for its first step, else None."""

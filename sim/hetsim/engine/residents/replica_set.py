@@ -14,7 +14,6 @@ from typing import Any
 from hetsim.engine.core.policy_errors import call, fitting_without, illegal
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, Signals
-from hetsim.engine.flight.launch import Resident
 from hetsim.engine.residents.holder import Holder, HolderType
 from hetsim.engine.residents.scaling import Scaler
 from hetsim.engine.residents.sight import Sight
@@ -374,36 +373,3 @@ class ReplicaSet:
         (self.prefillers if replica.prefills_only else self.replicas).remove(replica)
         replica.give_up(LAUNCH_COMPLETED)
         self._release(replica)
-
-
-class Residents:
-    """The replica sets of all services, in the order of the services."""
-
-    def __init__(self, state: RunState):
-        self.state = state
-        self.sets: list[ReplicaSet] = []
-        self._offered = -1  # releases of devices when these were offered last
-
-    def begin(self) -> None:
-        for one in self.sets:
-            one.begin()
-
-    def lose(self, launches: list[Resident], outcome: int = LAUNCH_LOST) -> None:
-        """Remove and replace failed or stopped replicas (`outcome`), service by service."""
-        for one in self.sets:
-            one.lose([launch.holder for launch in launches if launch.holder.fleet is one], outcome)
-
-    def refill(self) -> None:
-        """Start missing replicas of each service, since devices may be free or up again."""
-        for one in self.sets:
-            one.offered()
-        self._offered = self.state.capacity.releases
-
-    def offer(self) -> None:
-        """At the begin of a round, start missing replicas if devices were released."""
-        if self.state.capacity.releases != self._offered:
-            self.refill()
-
-    def paced(self, launch: Any) -> None:
-        """Update a replica whose devices have changed their speed."""
-        launch.holder.fleet.rerate(launch.holder)
