@@ -5,7 +5,7 @@ A task with one launch that only computes costs five array stores; all other lau
 
 import math
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, islice
 from struct import Struct
 from typing import TYPE_CHECKING, Any
@@ -162,10 +162,9 @@ class Recorder:
         self._gaps = array("d")
         # service, number, KV blocks and placement code of each replica
         self._replicas: list[tuple[str, int, int, int]] = []
-        self._rows = bytearray()  # launches, row after row (ROW); packed, as `steps`
-        self._launches: dict[str, np.ndarray] = {}  # the same and batches as columns, at the end of the run
-        self._batches = bytearray()  # launches of requests, row after row (ROW, but for the task)
-        # by batch: queue number and position of its first request; -1: a batch of task objects
+        self._rows = bytearray()  # launches, row after row (ROW; the task of a batch is -1); packed, as `steps`
+        self._launches: dict[str, np.ndarray] = {}  # the same as columns, at the end of the run
+        # by batch: queue number and position of its first request; -1: its rows follow in `_members`
         self._slices = array("q")
         self._members = array("q")  # rows of the requests of batches made of request objects, one batch after the other
         # rows of the tasks of each launch of several tasks, by the launch's row
@@ -203,16 +202,14 @@ class Recorder:
 
     def computed(self) -> Iterator[tuple[int, float]]:
         """Yield (row, device-seconds) for each task of the launches written so far."""
+        slices, members = iter(self._slices), iter(self._members)
         for number, row in enumerate(_AS_ROW.iter_unpack(self._rows)):
-            for member in self._groups.get(number, (int(row[1]),)):
+            together: Iterable[int] = self._groups.get(number, (int(row[1]),))
+            if row[1] < 0:
+                rows, first, count = self.run.services[next(slices)].rows, next(slices), int(row[2])
+                together = rows[first : first + count].tolist() if first >= 0 else islice(members, count)
+            for member in together:
                 yield member, row[BUSY] / row[2]  # members of a launch share its device-seconds equally
-        members = iter(self._members)  # rows of all batches without a slice, in the order of the batches
-        for row, queue, first in zip(_AS_ROW.iter_unpack(self._batches), self._slices[::2], self._slices[1::2],
-                                     strict=True):  # fmt: skip
-            count = int(row[2])
-            sliced = self.run.services[queue].rows[first : first + count].tolist() if first >= 0 else None
-            for member in sliced or islice(members, count):
-                yield member, row[BUSY] / count
 
     def lose(self, rows: list[int]) -> None:
         """Mark the work of these rows of launches as lost."""
@@ -276,12 +273,12 @@ class Recorder:
         terms: Any = launch.terms
         requests = terms.requests
         place = self.place_code(launch.placement, launch.cores)
-        self._batches += _AS_ROW.pack(
+        self._rows += _AS_ROW.pack(
             launch.number, -1, requests.count, launch.position, place, outcome, launch.decided, *times, end, busy,
             energy, 0.0,
         )  # fmt: skip
         self._slices.append(requests.queue.number)
-        self._slices.append(terms.first)  # -1: its rows follow in `_members`
+        self._slices.append(terms.first)
         if requests.count > 1:
             self.batched = True
         if terms.first < 0:
@@ -313,9 +310,12 @@ class Recorder:
             np.asarray(self.status)[rows] = status
             np.asarray(self.finish)[rows] = time
             self.reasons.update(dict.fromkeys(rows.tolist(), reason))
-        self._launches = _launch_columns(self._rows)
+        table = np.frombuffer(self._rows).reshape(-1, WIDTH).T if self._rows else np.empty((WIDTH, 0))
+        columns = [column.astype("q") if name in ROW[:6] else column for name, column in zip(ROW, table, strict=True)]
+        self._launches = dict(zip(ROW, columns, strict=True))
+        batched = self._launches["task"] < 0
         # Stage times and energy of tasks whose only launch ended well, in full.
-        single = self._launches["outcome"] == LAUNCH_COMPLETED
+        single = (self._launches["outcome"] == LAUNCH_COMPLETED) & ~batched
         single[list(self._groups)] = False  # what tasks share was accounted as they ended
         ended = np.flatnonzero(single)
         if len(ended):
@@ -326,10 +326,10 @@ class Recorder:
             for name, (since, until) in STAGE_SPANS.items():
                 spans = self._launches[until][ended] - self._launches[since][ended]
                 np.asarray(self.detail(name))[tasks] += np.nan_to_num(spans)
-        if not self._batches:
+        if not self._slices:
             return
-        self._lean = self.batched and not len(self._rows) and not self._detail
-        batch = _launch_columns(self._batches)
+        self._lean = self.batched and bool(batched.all()) and not self._detail
+        batch = {name: column[batched] for name, column in self._launches.items()}
         queues, firsts = np.asarray(self._slices).reshape(-1, 2).T
         counts = batch["members"]
         ends = np.cumsum(counts)
@@ -342,10 +342,8 @@ class Recorder:
             here = sliced & (queues == number)[whose]
             rows[here] = service.rows[offset[here]]
         del offset, sliced
-        batch["task"] = rows[ends - counts]
+        self._launches["task"][batched] = rows[ends - counts]
         self._fill(batch, queues, rows, whose)
-        for name, column in self._launches.items():
-            self._launches[name] = np.concatenate([column, batch[name]])
 
     def _fill(self, batch: dict[str, np.ndarray], queue: np.ndarray, rows: np.ndarray, whose: np.ndarray) -> None:
         ended = batch["outcome"] == LAUNCH_COMPLETED
@@ -435,8 +433,3 @@ class Recorder:
         merged["energy"][first:] = merged["busy"][first:] * watts(tasks, plain, mode)
         order = np.lexsort((merged["task"], merged["decided"]))  # a fixed order, independent of the order of writing
         return {name: column[order] for name, column in merged.items()}
-
-
-def _launch_columns(rows: bytearray) -> dict[str, np.ndarray]:
-    table = np.frombuffer(rows).reshape(-1, WIDTH).T if rows else np.empty((WIDTH, 0))
-    return {name: column.astype("q") if name in ROW[:6] else column for name, column in zip(ROW, table, strict=True)}
