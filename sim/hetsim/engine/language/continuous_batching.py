@@ -104,7 +104,9 @@ class Replica(Members):
         count = 1 if lag else sequences.until_full(sequences.until_end())  # a row of several steps has no copying
         if count > 1 and self.outstanding > len(self.inside):
             if gave_way:  # a sequence was preempted, so the policy was not asked whether a request may join
-                count = 1 if self.changes or self.may_fit() else count
+                head = self.line.head()
+                fits = head is not None and self.memory.blocks_for(head) + sequences.growth(2) <= self.memory.free
+                count = 1 if self.changes or fits else count
             elif self.changes and self.head is not None:
                 steps: int = call(self.fleet.state, self.policy.steady, self, self.head, count)
                 if steps < 1:
@@ -198,9 +200,6 @@ class Replica(Members):
 
     def close(self, end: float, outcome: int) -> None:
         """Write the row of the last busy or idle period when the replica or the run ends."""
-        if not self.periods.busy:
-            self.periods.rest(outcome, end)
-            return
         stage, sequences = self.stage, self.sequences
         if stage.under_way:
             # Steps that the end of the run cuts off have been computed in part.

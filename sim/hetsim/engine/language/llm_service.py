@@ -218,11 +218,6 @@ class Fleet(ReplicaSet):
         """Record that one of the expected requests will not arrive."""
         self.coming.to_come -= 1
 
-    def _unseen(self, row: int, end: float) -> None:
-        """Delete a first-token time after `end`: the client did not receive the token."""
-        if self.first_tokens[row] > end:
-            self.first_tokens[row] = NAN
-
     def gone(self, task: Task) -> None:
         """End a request early: its patience ended, or it was rejected or aborted."""
         if task.index in self.answered:
@@ -256,7 +251,8 @@ class Fleet(ReplicaSet):
             if request.started:
                 self.cut_off(request, end)
         for row in (*self.requests, *self.answered):
-            self._unseen(row, end)
+            if self.first_tokens[row] > end:  # the client did not receive the token
+                self.first_tokens[row] = NAN
 
     def cut_off(self, request: Generation, end: float) -> None:
         """Record the partial work of a started request at an abort or the run's end."""
@@ -264,8 +260,7 @@ class Fleet(ReplicaSet):
         replica, row = request.replica, request.row
         if replica is not None and replica.periods.launch >= 0:
             self.batch[row] = replica.periods.launch
-        paused = request.paused + (0.0 if math.isnan(request.paused_at) else end - request.paused_at)
-        self.compute[row] = max(0.0, end - self.recorder.start[row] - paused)
+        self.compute[row] = self.in_steps(request, end)
         seconds = request.seconds if replica is None else replica.sequences.part_of(request)
         self.energy[row], self.received[row] = request.energy(seconds), request.received(seconds)
 
@@ -274,13 +269,12 @@ class Fleet(ReplicaSet):
     def foresee(self, replica: Any, newcomer: Generation | None) -> Foreseen:
         return self.signals.foresee(replica, newcomer)
 
-    def in_steps(self, row: int) -> float:
+    def in_steps(self, request: Generation | None, end: float) -> float:
         """Return the seconds that a request took part in steps; 0 if it has not joined."""
-        request = self.requests.get(row)
         if request is None or not request.started:
             return 0.0
-        until = self.clock._now if math.isnan(request.paused_at) else request.paused_at
-        return max(0.0, until - self.recorder.start[row] - request.paused)
+        until = end if math.isnan(request.paused_at) else request.paused_at
+        return max(0.0, until - self.recorder.start[request.row] - request.paused)
 
     def received_by(self, row: int) -> float:
         """Return the device-seconds of a request: its shares of the steps so far."""

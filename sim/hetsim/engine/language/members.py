@@ -269,9 +269,7 @@ class Members(Holder):
         lag = 0.0
         while len(inside) + len(loading) < max_members:
             request = self.head = line.head()
-            if request is None:
-                break
-            if memory.blocks_for(request) + self.sequences.needed > memory.free:
+            if request is None or memory.blocks_for(request) + self.sequences.needed > memory.free:
                 break
             if not call(self.fleet.state, self.policy.admits, self, request):
                 break
@@ -282,11 +280,6 @@ class Members(Holder):
             line.pop()
             lag += self._enter(request)  # copies follow each other over one link
         return lag
-
-    def may_fit(self) -> bool:
-        """Return True if the first waiting request would fit after the next decoding step."""
-        head = self.line.head()
-        return head is not None and self.memory.blocks_for(head) + self.sequences.growth(2) <= self.memory.free
 
     def _enter(self, request: Generation) -> float:
         fleet, memory = self.fleet, self.memory
@@ -300,8 +293,6 @@ class Members(Holder):
             fleet.transfers.fetch(request, self)
             return 0.0
         self._begin(request)
-        request.paused += 0.0 if math.isnan(request.paused_at) else self.clock._now - request.paused_at
-        request.paused_at = NAN
         if request.swapped:
             request.swapped = False
             blocks = memory.enter_with(request)
@@ -318,6 +309,9 @@ class Members(Holder):
     def _begin(self, request: Generation) -> None:
         self.inside[request.row] = request
         self.periods.count(request)
+        if not math.isnan(request.paused_at):
+            request.paused += self.clock._now - request.paused_at
+            request.paused_at = NAN
 
     def _decode(self, request: Generation, token_at: float) -> None:
         self.sequences.begin(request, token_at)
@@ -343,8 +337,6 @@ class Members(Holder):
         """Start decoding the requests whose keys and values have arrived."""
         for request in self.here:
             del self.loading[request.row]
-            request.paused += self.clock._now - request.paused_at
-            request.paused_at = NAN
             self._begin(request)
             self._decode(request, request.token_at)
         self.here = []

@@ -40,32 +40,24 @@ class Periods:
                 self.leader = request.row
 
     def end(self, outcome: int, end: float) -> None:
-        """Write the row of a busy period, which begins with the idle time before it."""
-        steps = self.steps
-        busy = (end - self.busy_from - steps.copied) * steps.width
-        load = self.load or (NAN, NAN)
-        start = self.busy_from if self.load is None else load[0]
-        times = (self.since, start, *load, self.busy_from, end if outcome == LAUNCH_COMPLETED else NAN, NAN, end)
-        self._write(self.launch, outcome, times, busy=busy, powered=busy + steps.surplus)
-        self.since, self.load, self.busy_from = end, None, NAN
-        self.served, self.leader, steps.surplus = 0, -1, 0.0
-        self.number += 1  # by which a request counts once in each period
-
-    def rest(self, outcome: int, end: float) -> None:
-        """Write the last row of a replica that ends idle: the time since its busy period."""
-        if end > self.since or self.load is not None:
-            load = self.load or (NAN, NAN)
-            times = (self.since, load[0], *load, NAN, NAN, NAN, end)
-            self._write(self.replica.fleet.number_launch(), outcome, times, busy=0.0, powered=0.0)
-
-    def _write(self, number: int, outcome: int, times: tuple[float, ...], busy: float, powered: float) -> None:
-        """Write a row; `powered`: its `busy` device-seconds, weighted by power.
+        """Write a row: the busy period, if there is one, with the idle time before it.
 
         If no request took part, the row names the service's first request.
         """
-        replica, recorder = self.replica, self.replica.fleet.recorder
+        steps, replica, busy, load = self.steps, self.replica, self.busy, self.load or (NAN, NAN)
+        if not busy and end <= self.since and self.load is None:
+            return
+        seconds = (end - self.busy_from - steps.copied) * steps.width if busy else 0.0
+        start = self.busy_from if self.load is None else load[0]
+        computed = end if busy and outcome == LAUNCH_COMPLETED else NAN
+        recorder = replica.fleet.recorder
         recorder.period(
-            number, self.leader if self.leader >= 0 else int(replica.service.rows[0]), self.served,
-            mode=replica.kind.position, place=recorder.place_code(replica.placement, 0), outcome=outcome, times=times,
-            busy=busy, energy=powered * replica.kind.watts
+            self.launch if busy else replica.fleet.number_launch(),
+            self.leader if self.leader >= 0 else int(replica.service.rows[0]), self.served, mode=replica.kind.position,
+            place=recorder.place_code(replica.placement, 0), outcome=outcome,
+            times=(self.since, start, *load, self.busy_from, computed, NAN, end), busy=seconds,
+            energy=(seconds + steps.surplus) * replica.kind.watts
         )  # fmt: skip
+        self.since, self.load, self.busy_from = end, None, NAN
+        self.served, self.leader, steps.surplus = 0, -1, 0.0
+        self.number += 1  # by which a request counts once in each period

@@ -74,7 +74,8 @@ class Generated:
         launch = task._launch
         estimate = task.shortest_estimate if launch is None else task.estimates[launch.holder.kind.position]
         # A request that has exceeded its estimate has 0 s left.
-        return max(0.0, estimate - self.fleets[task.shape].in_steps(task.index))
+        fleet, now = self.fleets[task.shape], self.state.clock._now
+        return max(0.0, estimate - fleet.in_steps(fleet.requests.get(task.index), now))
 
     def attained(self, task: Task) -> float:
         return self.fleets[task.shape].received_by(task.index)
