@@ -87,10 +87,7 @@ class Steps:
         """Complete the steps; return their computed seconds × mean power (1: nominal)."""
         self.under_way = False
         now = self.clock._now
-        computed = now - self.began - self.lag
-        if self.last or self.power != 1.0:  # most steps by far are nominal
-            return self._powered(computed, now)
-        return computed
+        return self._powered(now - self.began - self.lag, now)
 
     def in_part(self, end: float) -> float:
         """Stop the steps at `end`; return the computed seconds × mean power (1: nominal)."""
@@ -98,6 +95,8 @@ class Steps:
         return self._powered(max(0.0, end - self.began - self.lag), end)
 
     def _powered(self, computed: float, end: float) -> float:
+        if not self.last and self.power == 1.0:  # most steps by far are nominal
+            return computed
         powered = self._weighted(computed, end)
         self.surplus += (powered - computed) * self.width
         return powered

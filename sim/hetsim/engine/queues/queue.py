@@ -12,13 +12,14 @@ from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetsim.engine.flight.launch import Terms
 from hetsim.engine.flight.links import Links
-from hetsim.engine.kernel.clock import ARRIVAL, Clock, Timer
+from hetsim.engine.kernel.clock import ARRIVAL, Clock, Draws, Timer
 from hetsim.engine.queues.cache import Cache, ClockCache, Lru
 from hetsim.model.batch_times import StageTable
 from hetsim.model.demand import BatchTimes
@@ -104,29 +105,22 @@ class StageNoise:
     """Random factors for the stage times of a service's batches."""
 
     def __init__(self, service: Service, random: RandomTree):
-        self.noise = service.noise
-        self._random = random.stream("stages", service.name)
         self._spread = random.stream("spread", service.name)
-        self._factors: list[list[float]] = []
+        self._noise: Any = None
+        if service.noise:
+            self._noise = Draws(partial(_factors, service.noise), random.stream("stages", service.name), NOISE_BLOCK)
 
     def factors(self, mode: Mode, size: int) -> Sequence[float]:
         """Return the factors of upload, compute and download of a batch of this size."""
+        factors: Sequence[float] = (1.0, 1.0, 1.0) if self._noise is None else self._noise()
         if mode.scattered:
-            stages = (mode.upload, mode.table, mode.download)
-            drawn = zip(stages, self._spread.random(3).tolist(), self._noise(), strict=True)
+            drawn = zip((mode.upload, mode.table, mode.download), self._spread.random(3).tolist(), factors, strict=True)
             return [f * stage.factor(size, u) if isinstance(stage, StageTable) else f for stage, u, f in drawn]
-        return self._noise()
+        return factors
 
-    def forget(self) -> None:
-        self._factors = []
 
-    def _noise(self) -> Sequence[float]:
-        if not self.noise:
-            return (1.0, 1.0, 1.0)
-        if not self._factors:
-            drawn = 1.0 + self.noise * self._random.standard_normal((NOISE_BLOCK, 3))
-            self._factors = np.maximum(drawn, MIN_FACTOR).tolist()[::-1]
-        return self._factors.pop()  # in the order in which they were drawn
+def _factors(noise: float, random: np.random.Generator, count: int) -> np.ndarray:
+    return np.maximum(1.0 + noise * random.standard_normal((count, 3)), MIN_FACTOR)
 
 
 class Queue:
@@ -217,7 +211,7 @@ class Queue:
         apart = len(self._apart) - self._first
         if position < apart:
             return self._apart[self._first + position]
-        return int(self.service.rows[self.head_at + position - apart])
+        return self.service.rows.item(self.head_at + position - apart)
 
     def waiting_rows(self, count: int | None = None) -> list[int]:
         """Return the rows of the oldest `count` requests (None: of all requests)."""
@@ -246,13 +240,7 @@ class Queue:
         return at if at < len(self._apart) and self._apart[at] == row else -1
 
     def arrival(self, position: int) -> float:
-        if self._apart:
-            apart = len(self._apart) - self._first
-            if position < apart:
-                return float(self.table.arrival[self._row(position)]) + self.service.request_delay
-            position -= apart
-        assert self.column is not None
-        return self.column.times.item(self.head_at + position)
+        return self.table.arrival.item(self._row(position)) + self.service.request_delay
 
     def deadline(self, position: int) -> float:
         if (column := self.table.deadline) is None:
@@ -263,10 +251,7 @@ class Queue:
     @property
     def oldest(self) -> float:
         """Arrival time of the oldest waiting request (at the front end)."""
-        if not self._apart and not self.service.request_delay:
-            return self.arrival(0)
-        row = self._apart[self._first] if self._apart else self.service.rows[self.head_at]
-        return float(self.table.arrival[row])
+        return self.table.arrival.item(self._row(0))
 
     # Requests as objects --------------------------------------------------------------------------------------
 
@@ -438,7 +423,6 @@ class Queue:
 
     def end_now(self) -> int:
         """End the arrivals; return how many requests of the column will not arrive."""
-        self.noise.forget()
         self.clock.cancel(self.timer)
         return self.coming.end_now()
 
