@@ -125,11 +125,7 @@ class BatchFleet(ReplicaSet):
 
     def arrived(self, task: Task) -> None:
         """Route a request that has just arrived to a replica."""
-        self.requests[task.index] = task
-        if self.missing:
-            self.refill()
-        self.resume(task)
-        self.scale(task.index)
+        self.enter(task.index, task)
 
     def again(self, task: Task) -> None:
         """Requeue a request of a stopped batch, at another replica if its own is lost."""

@@ -134,7 +134,7 @@ class Completion:
         self._served(count, tasks)
 
     def generated(self, task: Task) -> None:
-        """Complete a request to a language model whose last token was generated."""
+        """Complete a request that a language model or a cache has answered."""
         task.state = ENDED
         self._served(1, (task,))
 

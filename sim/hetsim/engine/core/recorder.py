@@ -244,10 +244,7 @@ class Recorder:
         """Write a row for a completed launch of one task, and the columns of the task."""
         (task,) = launch._tasks  # type: ignore[misc]
         row, number, position = task.index, launch.number, launch.position
-        devices = launch.placement.devices
-        named = launch.cores or len(devices) > 1
-        place = self.place_code(launch.placement, launch.cores) if named else devices[0].index
-        self.place[row] = place
+        self.place[row] = place = self.place_code(launch.placement, launch.cores)
         start, up, uploaded, began, computed, down = times
         self._rows += _AS_ROW.pack(
             number, row, 1, position, place, LAUNCH_COMPLETED, launch.decided, start, up, uploaded, began, computed,
@@ -277,8 +274,7 @@ class Recorder:
             launch.number, -1, requests.count, launch.position, place, outcome, launch.decided, *times, end, busy,
             energy, 0.0,
         )  # fmt: skip
-        self._slices.append(requests.queue.number)
-        self._slices.append(terms.first)
+        self._slices.extend((requests.queue.number, terms.first))
         if requests.count > 1:
             self.batched = True
         if terms.first < 0:

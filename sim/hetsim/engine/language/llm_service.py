@@ -94,15 +94,10 @@ class Fleet(ReplicaSet):
             return
         if len(self.kinds) > 1:
             request.need = need
-        self.requests[row] = request
         self.coming.to_come -= 1
         self.coming.joined.append(self.clock._now)
         self.state.iterating += 1
-        if self.missing:
-            self.refill()
-        self.send(request, False)
-        if service.scaling is not None:
-            self.scale(row)
+        self.enter(row, request)
 
     def able(self, request: Generation, replicas: OpenReplicas) -> OpenReplicas:
         return OpenReplicas([replica for replica in replicas if replica.blocks >= request.need])

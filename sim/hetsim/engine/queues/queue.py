@@ -20,7 +20,7 @@ import numpy as np
 from hetsim.engine.flight.launch import Terms
 from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import ARRIVAL, Clock, Draws, Timer
-from hetsim.engine.queues.cache import Cache, ClockCache, Lru
+from hetsim.engine.queues.cache import Cache, ClockCache
 from hetsim.model.batch_times import StageTable
 from hetsim.model.demand import BatchTimes
 from hetsim.model.mode import Mode
@@ -139,7 +139,7 @@ class Queue:
         self.noise = StageNoise(service, run.random)
         self.cache: Cache | None = None
         if service.cache is not None:
-            self.cache = (Lru if service.cache.evict == "lru" else ClockCache)(service.cache.size)
+            self.cache = (Cache if service.cache.evict == "lru" else ClockCache)(service.cache.size)
         self.column: ArrivalColumn | None = None  # arrivals, where requests come by the clock
         if by_clock:
             every = len(service.rows) == len(table.arrival)

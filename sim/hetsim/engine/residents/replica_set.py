@@ -116,6 +116,14 @@ class ReplicaSet:
             sight.await_reading()
         chosen.enqueue(request)
 
+    def enter(self, row: int, request: Any) -> None:
+        """Route a request that has just arrived."""
+        self.requests[row] = request
+        if self.missing:
+            self.refill()
+        self.send(request, False)
+        self.scale(row)
+
     def waiting_for(self, prefills: bool) -> int:
         """Number of requests that no replica can accept yet (`prefills`: to prefill them)."""
         there = self.lobby.values()
