@@ -36,7 +36,7 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
     if not replica.loaded:
         return Foreseen({}, {}, {}, math.inf)
     alone = _Alone(replica)
-    there = [*replica.taken_in, *replica.line.everyone(), *replica.coming]
+    there = [*replica.taken_in, *replica.everyone(), *replica.coming]
     if newcomer is not None:
         there.append(newcomer)
     copier = Copier(_shared(replica, alone, [*there, *replica.held.values()]))
@@ -151,8 +151,7 @@ def _take_apart(copy: Replica, requests: list[Generation]) -> None:
         request.replica = request.source = None
     copy.launch.then = copy.launch.holder = None
     copy.sequences.replica = copy.periods.replica = copy.stage.timer = None  # type: ignore[assignment]
-    for part in (copy.line, copy):
-        part.__dict__.clear()
+    copy.__dict__.clear()
 
 
 class _Alone(Fleet):

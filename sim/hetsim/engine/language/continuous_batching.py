@@ -104,7 +104,7 @@ class Replica(Members):
         count = 1 if lag else sequences.until_full(sequences.until_end())  # a row of several steps has no copying
         if count > 1 and self.outstanding > len(self.inside):
             if gave_way:  # a sequence was preempted, so the policy was not asked whether a request may join
-                head = self.line.head()
+                head = self.first()
                 fits = head is not None and self.memory.blocks_for(head) + sequences.growth(2) <= self.memory.free
                 count = 1 if self.changes or fits else count
             elif self.changes and self.head is not None:

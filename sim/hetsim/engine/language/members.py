@@ -1,7 +1,6 @@
 """Requests of one replica: waiting, joined, decoding, or preempted."""
 
 import math
-from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -21,88 +20,11 @@ from hetsim.policy.iterating import Foreseen
 Entry = tuple[Any, int, Generation]
 
 
-class Lines:
-    """Waiting requests of a replica: a queue per client, or one queue for all clients.
-
-    The policy chooses the next client.  Requests that no longer wait are skipped when they reach the head of a queue.
-    Cost: O(log waiting requests) per request, and that of the policy.
-    """
-
-    def __init__(self, replica: Any, by_client: bool):
-        self.replica = replica
-        self.by_client = by_client
-        self.of: dict[str, list[Entry]] = {}  # the line of each client; one that is empty stays for its next request
-        self.heads: dict[str, Generation] = {}  # the first request of each client that has any
-        self.chosen = ""
-
-    def push(self, key: Any, request: Generation) -> None:
-        client, heads = "", self.heads
-        if self.by_client:
-            client, replica = request.client, self.replica
-            call(replica.fleet.state, replica.policy.queued, replica, request)
-        line = self.of.get(client)
-        if line is None:
-            line = self.of[client] = []
-        heappush(line, (key, request.row, request))
-        if client not in heads or line[0][2] is request:
-            heads[client] = request
-
-    def move(self, key: Any, request: Generation) -> None:
-        client = request.client if self.by_client else ""
-        line = self.of[client]
-        line[:] = [entry for entry in line if entry[2] is not request]
-        line.append((key, request.row, request))
-        heapify(line)  # its key has changed, in either direction
-        self._look(client)
-
-    def gone(self, request: Generation) -> None:
-        """Update the head of a queue if it was this request, which no longer waits."""
-        client = request.client if self.by_client else ""
-        if self.heads.get(client) is request:
-            self._look(client)
-
-    def _look(self, client: str) -> None:
-        """Remove stale entries from a client's queue, and store its first waiting request."""
-        replica, line = self.replica, self.of[client]
-        while line:
-            request = line[0][2]
-            if request.state == QUEUED and request.replica is replica:
-                self.heads[client] = request
-                return
-            heappop(line)
-        self.heads.pop(client, None)
-
-    def head(self) -> Generation | None:
-        """Return the request that may join next; None if no request waits."""
-        heads = self.heads
-        if not self.by_client or not heads:
-            return heads.get("")
-        if len(heads) == 1:
-            self.chosen = next(iter(heads))
-        else:
-            fleet = self.replica.fleet
-            self.chosen = client = call(fleet.state, self.replica.policy.turn, self.replica)
-            if client not in heads:
-                raise fleet.illegal(f"chose the client {client!r}, which has no waiting requests")
-        return heads[self.chosen]
-
-    def pop(self) -> None:
-        heappop(self.of[self.chosen])
-        self._look(self.chosen)
-
-    def everyone(self) -> list[Generation]:
-        """Return all waiting requests, client by client in queue order."""
-        return [
-            request for line in self.of.values() for _, _, request in sorted(line, key=lambda entry: entry[:2])
-            if request.state == QUEUED and request.replica is self.replica
-        ]  # fmt: skip
-
-
 class Members(Holder):
     """State and requests of a replica, of which `Replica` decides the steps.
 
-    It consists of `memory` for keys and values, the `sequences` that decode, the requests (waiting in `line`, joined in
-    `inside`), the current steps (`stage`), and the busy `periods`.  It has the attributes that policies see
+    It consists of `memory` for keys and values, the `sequences` that decode, the requests (waiting in `lines`, joined
+    in `inside`), the current steps (`stage`), and the busy `periods`.  It has the attributes that policies see
     (`hetsim.policy.iterating.Replica`).
     """
 
@@ -125,9 +47,9 @@ class Members(Holder):
         self.times = kind.steps
         self.stage = Steps(self.clock, self.launch, kind.steps, sequences=self.sequences, width=kind.width)
         self.periods = Periods(self, self.stage, since=self.clock._now)
-        self.line = Lines(self, self.by_client)
-        # It changes in place: what policies look at is what its requests have.
-        self.heads: Mapping[str, Generation] = self.line.heads if self.by_client else {}
+        self.lines: dict[str, list[Entry]] = {}  # by client (all: ""); one that is empty stays for its next request
+        self.heads: dict[str, Generation] = {}  # the first waiting request of each of these lines
+        self.chosen = ""  # the client whose request may join next
         self.inside: dict[int, Generation] = {}
         self.loading: dict[int, Generation] = {}
         self.held: dict[int, Generation] = {}  # prefilled here, not yet fetched by the replica that will decode them
@@ -232,7 +154,7 @@ class Members(Holder):
         self.queue(request)
         if not stage.under_way:
             self.wake()
-        elif stage.count > 1 and self.size < self.most and self.line.head() is request:
+        elif stage.count > 1 and self.size < self.most and self.first() is request:
             stage.cut()
 
     def wake(self) -> None:
@@ -245,7 +167,52 @@ class Members(Holder):
             self.clock.at(self.clock._now, TIMER, self.launch)
 
     def queue(self, request: Generation) -> None:
-        self.line.push(call(self.fleet.state, self.policy.key, request), request)
+        """Add a waiting request: by client, or in one line for all of them.
+
+        Requests that no longer wait are skipped at the head.  Cost: O(log waiting requests), and that of the policy.
+        """
+        key = call(self.fleet.state, self.policy.key, request)
+        client, heads = self._line_of(request), self.heads
+        if self.by_client:
+            call(self.fleet.state, self.policy.queued, self, request)
+        line = self.lines.setdefault(client, [])
+        heappush(line, (key, request.row, request))
+        if client not in heads or line[0][2] is request:
+            heads[client] = request
+
+    def _line_of(self, request: Generation) -> str:
+        return request.client if self.by_client else ""
+
+    def _look(self, client: str) -> None:
+        """Remove stale entries from a client's line, and store its first waiting request."""
+        line = self.lines[client]
+        while line:
+            request = line[0][2]
+            if request.state == QUEUED and request.replica is self:
+                self.heads[client] = request
+                return
+            heappop(line)
+        self.heads.pop(client, None)
+
+    def first(self) -> Generation | None:
+        """Return the request that may join next, of the client that the policy chooses."""
+        heads = self.heads
+        if not self.by_client or not heads:
+            return heads.get("")
+        if len(heads) == 1:
+            self.chosen = next(iter(heads))
+        else:
+            self.chosen = client = call(self.fleet.state, self.policy.turn, self)
+            if client not in heads:
+                raise self.fleet.illegal(f"chose the client {client!r}, which has no waiting requests")
+        return heads[self.chosen]
+
+    def everyone(self) -> list[Generation]:
+        """Return all waiting requests, client by client in queue order."""
+        return [
+            request for line in self.lines.values() for _, _, request in sorted(line, key=lambda entry: entry[:2])
+            if request.state == QUEUED and request.replica is self
+        ]  # fmt: skip
 
     def line_up(self) -> None:
         """Queue the requests that arrived during the last steps, in order of arrival."""
@@ -257,7 +224,9 @@ class Members(Holder):
     def forget(self, request: Generation) -> None:
         """Remove a waiting request; its queue entry becomes stale and is skipped."""
         request.state = OVER
-        self.line.gone(request)
+        client = self._line_of(request)
+        if self.heads.get(client) is request:
+            self._look(client)
         self.add(-1)
         self.wake()
 
@@ -265,10 +234,10 @@ class Members(Holder):
 
     def join(self) -> float:
         """Add waiting requests to the batch while they fit; return the seconds of copying."""
-        line, max_members, memory, inside, loading = self.line, self.most, self.memory, self.inside, self.loading
+        max_members, memory, inside, loading = self.most, self.memory, self.inside, self.loading
         lag = 0.0
         while len(inside) + len(loading) < max_members:
-            request = self.head = line.head()
+            request = self.head = self.first()
             if request is None or memory.blocks_for(request) + self.sequences.needed > memory.free:
                 break
             if not call(self.fleet.state, self.policy.admits, self, request):
@@ -277,7 +246,8 @@ class Members(Holder):
             if self.fleet.drops(request):
                 self.clock.cancel(self.launch)  # woken by the end of the request, while it decides
                 continue
-            line.pop()
+            heappop(self.lines[self.chosen])
+            self._look(self.chosen)
             lag += self._enter(request)  # copies follow each other over one link
         return lag
 
@@ -470,7 +440,7 @@ class Members(Holder):
         """
         fleet, now = self.fleet, self.clock._now
         self.line_up()
-        waiting = self.line.everyone()
+        waiting = self.everyone()
         members = list(self.inside.values())
         for request in members:
             self._told_left(request, False)
@@ -490,7 +460,7 @@ class Members(Holder):
         for request in waiting:
             request.replica = None
         self.loading, self.held, self.here = {}, {}, []  # with the replica all that it had is gone
-        self.line.of, self.line.heads = {}, {}
+        self.lines, self.heads = {}, {}
         return [*inside, *waiting]
 
     def lose_source(self, request: Generation) -> None:
@@ -505,7 +475,11 @@ class Members(Holder):
             self.add(-1)
             self.enqueue(request)
         elif request not in self.coming:
-            self.line.move(call(self.fleet.state, self.policy.key, request), request)
+            client = self._line_of(request)
+            line = self.lines[client] = [entry for entry in self.lines[client] if entry[2] is not request]
+            line.append((call(self.fleet.state, self.policy.key, request), request.row, request))
+            heapify(line)  # its key has changed, in either direction
+            self._look(client)
         self.wake()
 
     def defects(self) -> list[str]:
@@ -538,7 +512,7 @@ class Members(Holder):
         if len(decoding) != sequences.count or context != sequences.context:
             texts.append("the context of the sequences that decode does not add up")
         waiting = sum(r.state == QUEUED and r.replica is self for r in self.coming)
-        waiting += len(self.line.everyone())
+        waiting += len(self.everyone())
         if waiting + len(inside) != self.outstanding:
             texts.append(f"{self.outstanding} outstanding, {waiting} wait and {len(inside)} are in it")
         return [f"{self!r}: {text}" for text in texts]
