@@ -307,58 +307,56 @@ class Recorder:
             np.asarray(self.finish)[rows] = time
             self.reasons.update(dict.fromkeys(rows.tolist(), reason))
         table = np.frombuffer(self._rows).reshape(-1, WIDTH).T if self._rows else np.empty((WIDTH, 0))
-        columns = [column.astype("q") if name in ROW[:6] else column for name, column in zip(ROW, table, strict=True)]
-        self._launches = dict(zip(ROW, columns, strict=True))
-        batched = self._launches["task"] < 0
-        # Stage times and energy of tasks whose only launch ended well, in full.
-        single = (self._launches["outcome"] == LAUNCH_COMPLETED) & ~batched
+        columns = self._launches = {
+            name: column.astype("q") if name in ROW[:6] else column for name, column in zip(ROW, table, strict=True)
+        }
+        batched, ended = columns["task"] < 0, columns["outcome"] == LAUNCH_COMPLETED
+        single = ended & ~batched
         single[list(self._groups)] = False  # what tasks share was accounted as they ended
-        ended = np.flatnonzero(single)
-        if len(ended):
-            tasks = self._launches["task"][ended]
-            own = np.asarray(self.detail("batch"))[tasks] == self._launches["launch"][ended]
-            ended, tasks = ended[own], tasks[own]
-            np.asarray(self.detail("energy"))[tasks] += self._launches["energy"][ended]
+        # Tasks whose only launch ended well, in full; and these launches.
+        done = np.flatnonzero(single)
+        tasks = columns["task"][done]
+        if len(done):
+            own = np.asarray(self.detail("batch"))[tasks] == columns["launch"][done]
+            done, tasks = done[own], tasks[own]
+        if self._slices:
+            self._lean = self.batched and bool(batched.all()) and not self._detail
+            rows, whose = self._requests(np.flatnonzero(batched))
+            if not self._lean:  # else the stages of requests follow from those of their batches when asked for
+                done = np.concatenate([done, whose[ended[whose]]])
+                tasks = np.concatenate([tasks, rows[ended[whose]]])
+        if len(done):
+            np.asarray(self.detail("energy"))[tasks] += columns["energy"][done] / columns["members"][done]
             for name, (since, until) in STAGE_SPANS.items():
-                spans = self._launches[until][ended] - self._launches[since][ended]
+                spans = columns[until][done] - columns[since][done]
                 np.asarray(self.detail(name))[tasks] += np.nan_to_num(spans)
-        if not self._slices:
-            return
-        self._lean = self.batched and bool(batched.all()) and not self._detail
-        batch = {name: column[batched] for name, column in self._launches.items()}
-        queues, firsts = np.asarray(self._slices).reshape(-1, 2).T
-        counts = batch["members"]
-        ends = np.cumsum(counts)
-        whose: np.ndarray = np.repeat(np.arange(len(counts)), counts)
-        rows = np.empty(int(ends[-1]), dtype=np.int64)
-        sliced: np.ndarray = np.repeat(firsts >= 0, counts)
-        rows[~sliced] = np.asarray(self._members)  # in the order of the batches, as they were written
-        offset = np.arange(len(rows)) - np.repeat(ends - counts, counts) + np.repeat(firsts, counts)
-        for number, service in enumerate(services):
-            here = sliced & (queues == number)[whose]
-            rows[here] = service.rows[offset[here]]
-        del offset, sliced
-        self._launches["task"][batched] = rows[ends - counts]
-        self._fill(batch, queues, rows, whose)
 
-    def _fill(self, batch: dict[str, np.ndarray], queue: np.ndarray, rows: np.ndarray, whose: np.ndarray) -> None:
-        ended = batch["outcome"] == LAUNCH_COMPLETED
-        done, row_of = rows[ended[whose]], whose[ended[whose]]
+    def _requests(self, batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Write the columns of requests in batches; return their rows and their launches."""
+        columns, services = self._launches, self.run.services
+        queues, firsts = np.asarray(self._slices).reshape(-1, 2).T
+        counts = columns["members"][batches]
+        ends, whose = np.cumsum(counts), np.repeat(batches, counts)
+        rows = np.empty(int(ends[-1]), dtype=np.int64)
+        queue, first = np.repeat(queues, counts), np.repeat(firsts, counts)
+        rows[first < 0] = np.asarray(self._members)  # in the order of the batches, as they were written
+        offset = np.arange(len(rows)) - np.repeat(ends - counts, counts) + first
+        for number, service in enumerate(services):
+            here = (first >= 0) & (queue == number)
+            rows[here] = service.rows[offset[here]]
+        del queue, first, offset
+        columns["task"][batches] = rows[ends - counts]
         start = np.asarray(self.start)
-        start[rows] = np.where(np.isnan(start[rows]), batch["start"][whose], start[rows])  # stopped ones keep theirs
-        np.asarray(self.mode)[rows] = batch["mode"][whose]
-        np.asarray(self.place)[rows] = batch["place"][whose]
-        np.asarray(self.detail("batch"))[rows] = batch["launch"][whose]
-        back = np.array([service.response_delay for service in self.run.services])[queue]
-        finish = (batch["end"] + back)[row_of]
+        start[rows] = np.where(np.isnan(start[rows]), columns["start"][whose], start[rows])  # stopped ones keep theirs
+        for column, name in ((self.mode, "mode"), (self.place, "place"), (self.detail("batch"), "launch")):
+            np.asarray(column)[rows] = columns[name][whose]
+        ended = columns["outcome"][whose] == LAUNCH_COMPLETED
+        done, back = rows[ended], np.array([service.response_delay for service in services])
+        finish = (columns["end"][whose] + np.repeat(back[queues], counts))[ended]
         # An answer that would arrive at the horizon, or later, does not count.
         np.asarray(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
         np.asarray(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
-        if self._lean:
-            return  # the stages of requests follow from those of their batches when asked for
-        np.asarray(self.detail("energy"))[done] += (batch["energy"] / batch["members"])[row_of]
-        for name, (since, until) in STAGE_SPANS.items():
-            np.asarray(self.detail(name))[done] += np.nan_to_num(batch[until] - batch[since])[row_of]
+        return rows, whose
 
     def record(self, end: float, stats: dict[str, float]) -> Record:
         """Return all columns as arrays; called once, after the run."""
