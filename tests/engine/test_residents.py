@@ -22,7 +22,7 @@ class Server(Holder):
 
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
-        self.line, self.clock = [], self.fleet.clock
+        self.line = []
 
     @property
     def outstanding(self):

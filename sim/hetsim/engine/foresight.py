@@ -22,7 +22,6 @@ from hetsim.engine.fork import Copier
 from hetsim.engine.kernel.clock import FINISH, TIMER, Clock, Later
 from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.generation import DECODING, LOADING, Generation
-from hetsim.engine.language.kv_transfers import KVTransfers
 from hetsim.engine.language.llm_service import Fleet
 from hetsim.model.task import Task
 from hetsim.policy.iterating import Foreseen
@@ -165,7 +164,6 @@ class _Alone(Fleet):
         self.kinds = fleet.kinds
         self.clock = Clock()
         self.recorder: Any = _Nothing()
-        self.transfers = _TransfersAlone(self)
         self.requests = {}
         self.checked = False
         self.starts: dict[int, float] = {}
@@ -196,25 +194,18 @@ class _Alone(Fleet):
     def number_launch(self) -> int:
         return 0
 
+    def fetch(self, request: Generation, target: Any) -> None:
+        """Send keys and values in the time of idle links."""
+        self.clock.at(self.clock._now + self.seconds_alone(request, target), FINISH, Later(_fetched, request, target))
+
     def foresee(self, replica: Any, newcomer: Generation | None) -> Foreseen:
         text = "asks a replica at its own boundary what it foresees, which is found by asking it what it does there"
         raise self.illegal(text)
 
 
-class _TransfersAlone(KVTransfers):
-    """KV transfers inside a forecast: each takes the time of idle links."""
-
-    def __init__(self, alone: _Alone):
-        super().__init__(alone.state.links, alone.service.token_bytes)
-        self.clock = alone.clock
-
-    def fetch(self, request: Generation, target: Any) -> None:
-        self.clock.at(self.clock._now + self.alone(request, target), FINISH, Later(self._fetched, request, target))
-
-    @staticmethod
-    def _fetched(request: Generation, target: Any) -> None:
-        request.source = None
-        target.fetched(request)
+def _fetched(request: Generation, target: Any) -> None:
+    request.source = None
+    target.fetched(request)
 
 
 class _Nothing:

@@ -37,8 +37,8 @@ class BatchReplica(Holder):
 
     def __init__(self, fleet: "BatchFleet", *given: Any, **named: Any):
         super().__init__(fleet, *given, **named)
-        self.service, self.clock, self.of = fleet.service, fleet.clock, fleet.state.capacity.of
-        self.inside = Placement(fleet.service.shape.modes[self.kind.position], self.placement.devices)
+        self.of, modes = fleet.state.capacity.of, fleet.service.shape.modes
+        self.inside = Placement(modes[self.kind.position], self.placement.devices)
         self.queue, self.batching = fleet.queue.apart_for(self), deepcopy(fleet.batching)
         self.counter = Counter(self.queue, self.batching)
         self.dispatcher = Dispatcher(id, [self.counter])  # of one queue no order matters

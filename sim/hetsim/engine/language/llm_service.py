@@ -16,7 +16,6 @@ from hetsim.engine.language.generation import NAN, OVER, QUEUED, Generation
 from hetsim.engine.language.kv_transfers import KVTransfers
 from hetsim.engine.queues.queue import OneByOne
 from hetsim.engine.residents.holder import HolderType
-from hetsim.engine.residents.replica_set import ReplicaSet
 from hetsim.errors import RunError
 from hetsim.model.mode import Shape
 from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_RUNNING, REJECTED, STOPS
@@ -48,7 +47,7 @@ class ReplicaType(HolderType):
 
 
 @dataclass(eq=False)
-class Fleet(ReplicaSet):
+class Fleet(KVTransfers):
     """One language model service: its requests, router and replicas.
 
     Lower modules than this one name replicas (`continuous_batching.Replica`), which call it, as `Any`.
@@ -74,7 +73,6 @@ class Fleet(ReplicaSet):
         self.received: Any = self.recorder.detail("received") if several else array("d", bytes(8 * len(state.tasks)))
         self.answered: dict[int, Task] = {}  # requests with the last token on its way to the client
         self.coming = OneByOne(len(service.rows))  # requests that have come to the replicas, and those to come
-        self.transfers = KVTransfers(state.links, service.token_bytes)
         super().__post_init__()
 
     # Their way ----------------------------------------------------------------------------------------------

@@ -32,9 +32,7 @@ class Members(Holder):
 
     def __init__(self, fleet: Fleet, number: int, kind: ReplicaType, placement: Placement, prefills_only: bool):
         super().__init__(fleet, number, kind, placement=placement, prefills_only=prefills_only)
-        self.service = service = fleet.service
-        self.policy = fleet.batching
-        self.clock = fleet.clock
+        service, self.policy = self.service, fleet.batching
         self.code = fleet.recorder.replica(service.name, number, kind.blocks, placement)
         self.rows = fleet.recorder.steps
         self.most = service.max_sequences
@@ -260,14 +258,14 @@ class Members(Holder):
             memory.enter_with(request)
             request.state = LOADING
             self.loading[request.row] = request
-            fleet.transfers.fetch(request, self)
+            fleet.fetch(request, self)
             return 0.0
         self._begin(request)
         if request.swapped:
             request.swapped = False
             blocks = memory.enter_with(request)
             self._decode(request, request.token_at)
-            return fleet.transfers.copying(self.placement, blocks * memory.block, up=True)
+            return fleet.copying(self.placement, blocks * memory.block, up=True)
         cached_tokens = memory.enter(request)
         if memory.cache is not None:
             fleet.looked_up(request, cached_tokens)
@@ -395,7 +393,7 @@ class Members(Holder):
         """Cancel a request's KV transfer to this replica; `over`: the request ends, too."""
         self.evict()
         self._told_left(request, over)
-        self.fleet.transfers.give_up(request)
+        self.fleet.cancel_fetch(request)
         self.memory.free += self.memory.blocks_of(request.stored)  # as `enter_with` took them
 
     def preempt(self) -> float:
@@ -413,7 +411,7 @@ class Members(Holder):
         if swapped:
             request.swapped, request.to_prefill = True, 0
             tokens = self.memory.blocks_of(request.stored) * self.memory.block
-            lag = fleet.transfers.copying(self.placement, tokens, up=False)
+            lag = fleet.copying(self.placement, tokens, up=False)
         self.memory.give_back(request)
         self._out(request)
         self._waits_again(request)
@@ -449,7 +447,7 @@ class Members(Holder):
             self._out(request)
         for request in self.loading.values():
             self._told_left(request, False)
-            fleet.transfers.give_up(request)
+            fleet.cancel_fetch(request)
             if request.source is not None and request.row in request.source.held:  # else it has failed before
                 request.source.let_go(request)
         inside = [*members, *self.loading.values()]
@@ -484,20 +482,15 @@ class Members(Holder):
 
     def defects(self) -> list[str]:
         """Return errors in counts of requests and KV blocks as messages (for --check)."""
-        texts = []
-        memory, sequences = self.memory, self.sequences
-        own, done = 0, self.steps - sequences.steps
-        inside = [*self.inside.values(), *self.loading.values()]
-        for request in inside:
-            if request.state == LOADING:
-                own += memory.blocks_of(request.stored)
-            elif request in self.prefilling:
-                own += memory.blocks_of(request.context_tokens) - request.shared
-            else:
-                own += memory.blocks_of(request.context_tokens - 1) - request.shared
-            if not 0 <= request.produced <= request.output or request.state in (QUEUED, OVER):
-                texts.append(f"{request} has produced {request.produced} of {request.output} tokens")
-        own += sum(memory.blocks_of(r.prompt + r.made - 1) - r.shared for r in self.held.values())
+        inside, memory, sequences = self.taken_in, self.memory, self.sequences
+        texts = [
+            f"{one} has produced {one.produced} of {one.output} tokens" for one in inside
+            if not 0 <= one.produced <= one.output or one.state in (QUEUED, OVER)
+        ]  # fmt: skip
+        # All tokens but the last one, which has no keys and values before it has been read, occupy blocks.
+        tokens = {one: one.context_tokens - (one.state != PREFILLING) for one in (*inside, *self.held.values())}
+        # Prefixes are shared where they were read: not where the keys and values are being sent.
+        own = sum(memory.blocks_of(n) - (one.source in (None, self)) * one.shared for one, n in tokens.items())
         if memory.cache is not None:
             own += len(memory.cache.users) * memory.cache.each
             if memory.cached_blocks > memory.free:
@@ -507,12 +500,10 @@ class Members(Holder):
             texts.append(f"KV blocks: {own} held and {free} free, there are {memory.total}")
         if len(inside) > self.most:
             texts.append(f"{len(inside)} sequences, at most {self.most} may be in a replica")
-        decoding = [request for request in self.inside.values() if request not in self.prefilling]
-        context = sum(request.context_tokens - done for request in decoding)
-        if len(decoding) != sequences.count or context != sequences.context:
+        context = [one.context_tokens - self.steps + sequences.steps for one in inside if one.state == DECODING]
+        if len(context) != sequences.count or sum(context) != sequences.context:
             texts.append("the context of the sequences that decode does not add up")
-        waiting = sum(r.state == QUEUED and r.replica is self for r in self.coming)
-        waiting += len(self.everyone())
+        waiting = len(self.everyone()) + sum(r.state == QUEUED and r.replica is self for r in self.coming)
         if waiting + len(inside) != self.outstanding:
             texts.append(f"{self.outstanding} outstanding, {waiting} wait and {len(inside)} are in it")
         return [f"{self!r}: {text}" for text in texts]

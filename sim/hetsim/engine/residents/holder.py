@@ -40,7 +40,8 @@ class Holder:
 
     def __init__(self, fleet: Any, number: int, kind: HolderType, placement: Placement, prefills_only: bool):
         state = fleet.state
-        self.fleet = fleet  # its service (`ReplicaSet`)
+        self.fleet = fleet  # its `ReplicaSet`
+        self.service, self.clock = fleet.service, fleet.clock
         self.number = number
         self.kind = kind
         self.speed = kind.speed

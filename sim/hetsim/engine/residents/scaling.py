@@ -89,13 +89,11 @@ class Scaler:
         return self.owner.coming.since(since) / window, self.first.mean(since), self.further.mean(since)
 
     def _check(self, wanted: Any) -> None:
-        kinds = 0
         for name, number in wanted.items() if isinstance(wanted, (dict, Mapping)) else [("", wanted)]:
             if type(number) is not int or number < 0 or (name not in self.roles and name not in self.kinds):
                 names = ", ".join([*self.roles, *self.kinds])
                 raise self.owner.illegal(f"must map some of {names} to numbers of replicas; got {wanted!r}")
-            kinds += name in self.kinds
-        if kinds:
+        if self.kinds.keys() & wanted.keys():
             total, low, high = sum(wanted.values()), self.bounds.min_replicas, self.bounds.max_replicas
             if not low <= total <= high:
                 raise self.owner.illegal(f"must return from {low} to {high} replicas, all types together; got {total}")
