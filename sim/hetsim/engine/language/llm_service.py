@@ -20,30 +20,10 @@ from hetsim.errors import RunError
 from hetsim.model.mode import Shape
 from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_RUNNING, REJECTED, STOPS
 from hetsim.model.service import LanguageService
+from hetsim.model.step_times import StepTimes
 from hetsim.model.task import RUNNING, Task
 from hetsim.policy.iterating import Foreseen
 from hetsim.policy.routing import OpenReplicas
-
-
-class ReplicaType(HolderType):
-    """Replicas on one type of device: their speed, power and memory."""
-
-    __slots__ = ("steps", "blocks")
-
-    def __init__(self, service: LanguageService, position: int):
-        given = service.kinds[position]
-        super().__init__(position, service.shape.modes[position], given)
-        self.steps = given.step
-        self.blocks = given.blocks
-
-    def measure(self, service: LanguageService, prompt: np.ndarray, output: np.ndarray) -> None:
-        """Set the speed: tokens per second in full batches of requests of these lengths."""
-        decoding = float((output - 1.0).mean()) / service.max_sequences
-        filled = float((prompt + output - 1.0).mean()) / (service.max_num_batched_tokens or math.inf)
-        seconds = self.steps.demand(prompt, output, service.max_sequences)[2]
-        seconds += self.steps.fixed * max(decoding, filled)
-        if seconds > 0:
-            self.speed = float((prompt + output).mean()) / seconds
 
 
 @dataclass(eq=False)
@@ -59,12 +39,13 @@ class Fleet(KVTransfers):
     def __post_init__(self) -> None:
         state, service = self.state, self.service
         self.recorder = state.recorder
-        self.kinds = [ReplicaType(service, position) for position in range(len(service.kinds))]
-        self.largest = _largest(self.kinds, service)  # KV blocks that a request may need at most
+        pairs = zip(service.shape.modes, service.kinds, strict=True)
+        self.kinds = [HolderType(position, *pair) for position, pair in enumerate(pairs)]
+        self.largest = _largest(service)  # KV blocks that a request may need at most
         extra = state.tasks.extra
         self.prompts, self.outputs = extra["prompt_tokens"], extra["output_tokens"]
         for kind in self.kinds if len(self.kinds) > 1 else ():
-            kind.measure(service, self.prompts[service.rows], self.outputs[service.rows])
+            kind.speed = _speed(kind.given.step, service, self.prompts[service.rows], self.outputs[service.rows])
         self.names = state.tasks.hash_ids if service.prefix_block else None
         details = (self.recorder.detail(name) for name in ("first_token", "batch", "compute", "energy"))
         self.first_tokens, self.batch, self.compute, self.energy = details
@@ -339,9 +320,17 @@ class Serving:
         return [text for one in self.sets for replica in one.all for text in replica.defects()]
 
 
-def _largest(kinds: list[ReplicaType], service: LanguageService) -> int:
+def _speed(steps: StepTimes, service: LanguageService, prompt: np.ndarray, output: np.ndarray) -> float:
+    """Return tokens per second in full batches of requests of these lengths."""
+    decoding = float((output - 1.0).mean()) / service.max_sequences
+    filled = float((prompt + output - 1.0).mean()) / (service.max_num_batched_tokens or math.inf)
+    seconds = steps.demand(prompt, output, service.max_sequences)[2] + steps.fixed * max(decoding, filled)
+    return float((prompt + output).mean()) / seconds if seconds > 0 else 1.0
+
+
+def _largest(service: LanguageService) -> int:
     """Return the KV blocks of the largest request that every role can serve."""
-    sides = [[kind.blocks for kind in kinds if kind.replicas or service.scaling is not None]]
+    sides = [[kind.blocks for kind in service.kinds if kind.replicas or service.scaling is not None]]
     if service.prefillers:
-        sides.append([kind.blocks for kind in kinds if kind.prefillers])
+        sides.append([kind.blocks for kind in service.kinds if kind.prefillers])
     return min(max(side) for side in sides)

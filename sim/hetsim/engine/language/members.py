@@ -8,11 +8,11 @@ from hetsim.engine.core.policy_errors import call
 from hetsim.engine.kernel.clock import TIMER
 from hetsim.engine.language.generation import DECODING, LOADING, NAN, OVER, PREFILLING, QUEUED, Generation
 from hetsim.engine.language.kv_memory import KVMemory
-from hetsim.engine.language.llm_service import Fleet, ReplicaType
+from hetsim.engine.language.llm_service import Fleet
 from hetsim.engine.language.periods import Periods
 from hetsim.engine.language.sequences import Sequences
 from hetsim.engine.language.steps import Steps
-from hetsim.engine.residents.holder import Holder
+from hetsim.engine.residents.holder import Holder, HolderType
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING
 from hetsim.policy.iterating import Foreseen
@@ -30,20 +30,19 @@ class Members(Holder):
 
     fleet: Fleet
 
-    def __init__(self, fleet: Fleet, number: int, kind: ReplicaType, placement: Placement, prefills_only: bool):
+    def __init__(self, fleet: Fleet, number: int, kind: HolderType, placement: Placement, prefills_only: bool):
         super().__init__(fleet, number, kind, placement=placement, prefills_only=prefills_only)
         service, self.policy = self.service, fleet.batching
-        self.code = fleet.recorder.replica(service.name, number, kind.blocks, placement)
+        self.blocks, self.times = kind.given.blocks, kind.given.step
+        self.code = fleet.recorder.replica(service.name, number, self.blocks, placement)
         self.rows = fleet.recorder.steps
         self.most = service.max_sequences
         self.by_client: bool = self.policy.by_client
         self.follows: bool = self.policy.follows
         self.changes: bool = self.policy.changes
-        self.blocks = kind.blocks
-        self.memory = KVMemory(kind.blocks, service.block, service.prefix_block)
+        self.memory = KVMemory(self.blocks, service.block, service.prefix_block)
         self.sequences = Sequences(self, self.memory)
-        self.times = kind.steps
-        self.stage = Steps(self.clock, self.launch, kind.steps, sequences=self.sequences, width=kind.width)
+        self.stage = Steps(self.clock, self.launch, self.times, sequences=self.sequences, width=kind.width)
         self.periods = Periods(self, self.stage, since=self.clock._now)
         self.lines: dict[str, list[Entry]] = {}  # by client (all: ""); one that is empty stays for its next request
         self.heads: dict[str, Generation] = {}  # the first waiting request of each of these lines

@@ -55,8 +55,6 @@ class Steps:
 
     def cut(self) -> None:
         """Stop after the step in progress; the later steps do not happen."""
-        if self.last:
-            return
         now, after = self.clock._now, self.after
         elapsed = (now - self.began - self.lag) * self.rate
         steps = self.times.steps_in(elapsed, self.sequences.count, self.sequences.context)

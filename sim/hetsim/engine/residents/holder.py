@@ -16,14 +16,13 @@ from hetsim.model.plan import Placement
 class HolderType:
     """Replicas on one type of device: their power, and the bytes to load."""
 
-    __slots__ = ("position", "mode", "weights", "replicas", "prefillers", "width", "watts", "speed")
+    __slots__ = ("position", "mode", "given", "weights", "width", "watts", "speed")
 
     def __init__(self, position: int, mode: Mode, given: Any):
         self.position = position  # position of its mode in the shape of the service's requests
         self.mode = mode
+        self.given = given  # as the service describes them
         self.weights: int = given.weights
-        self.replicas: int = given.replicas
-        self.prefillers: int = given.prefillers
         self.width = mode.width
         self.watts = mode.type.power.busy - mode.type.power.idle
         self.speed = 1.0  # work that it does in a second; only the ratios of unlike types count

@@ -135,12 +135,12 @@ class ReplicaSet:
         """Start the initial replicas, with loaded models, where the policy places them."""
         service = self.service
         for kind in self.kinds:
-            for number in range(kind.prefillers):
+            for number in range(kind.given.prefillers):
                 self._first(kind, number, "disaggregated.prefill", True)
         key = "replicas" if service.scaling is None else "scale.min"
         key = "disaggregated.decode" if service.prefillers else key
         for kind in self.kinds:
-            for number in range(kind.replicas):
+            for number in range(kind.given.replicas):
                 self._first(kind, number, key, False)
         self._note_lack()
         if self.scaler is not None:
@@ -159,7 +159,7 @@ class ReplicaSet:
         if any(self.state.capacity.first(mode) is not None for mode in modes):
             self.missing.append(prefills_only)  # the policy keeps these devices; it will load the model when it starts
             return
-        count = kind.prefillers if prefills_only else kind.replicas
+        count = kind.given.prefillers if prefills_only else kind.given.replicas
         gpus = f"{kind.mode.gpus:g} × {kind.mode.type.name}"
         text = f"no node has {gpus} free for replica {number + 1} of {count} of {self.service}"
         others = any(one.holder.fleet is not self for one in self.state.residents.values())
@@ -188,7 +188,7 @@ class ReplicaSet:
                 replica.start(math.nan)
                 self._open.clear()
                 return True
-        kinds = [kind for kind in self.kinds if (kind.prefillers if prefills_only else kind.replicas)]
+        kinds = [kind for kind in self.kinds if (kind.given.prefillers if prefills_only else kind.given.replicas)]
         modes = tuple(kind.mode for kind in ([only] if only is not None else kinds if self.apart else self.kinds))
         wanted = WantedReplica(self.service, modes, prefills_only, len(self.requests))
         placement = self.signals.place(wanted)
