@@ -106,8 +106,8 @@ class Replica(Members):
             if gave_way:  # a sequence was preempted, so the policy was not asked whether a request may join
                 head = self.first()
                 fits = head is not None and self.memory.blocks_for(head) + sequences.growth(2) <= self.memory.free
-                count = 1 if self.changes or fits else count
-            elif self.changes and self.head is not None:
+                count = 1 if self.policy.changes or fits else count
+            elif self.policy.changes and self.head is not None:
                 steps: int = call(self.fleet.state, self.policy.steady, self, self.head, count)
                 if steps < 1:
                     raise self.fleet.illegal(f"must answer a number of steps of at least 1; got {steps}")

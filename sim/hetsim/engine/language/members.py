@@ -36,10 +36,6 @@ class Members(Holder):
         self.blocks, self.times = kind.given.blocks, kind.given.step
         self.code = fleet.recorder.replica(service.name, number, self.blocks, placement)
         self.rows = fleet.recorder.steps
-        self.most = service.max_sequences
-        self.by_client: bool = self.policy.by_client
-        self.follows: bool = self.policy.follows
-        self.changes: bool = self.policy.changes
         self.memory = KVMemory(self.blocks, service.block, service.prefix_block)
         self.sequences = Sequences(self, self.memory)
         self.stage = Steps(self.clock, self.launch, self.times, sequences=self.sequences, width=kind.width)
@@ -144,14 +140,14 @@ class Members(Holder):
         request.state = QUEUED
         request.period = -1
         self.add(1)
-        if self.by_client and stage.under_way:
+        if self.policy.by_client and stage.under_way:
             self.coming.append(request)
             self.wake()
             return
         self.queue(request)
         if not stage.under_way:
             self.wake()
-        elif stage.count > 1 and self.size < self.most and self.first() is request:
+        elif stage.count > 1 and self.size < self.service.max_sequences and self.first() is request:
             stage.cut()
 
     def wake(self) -> None:
@@ -170,7 +166,7 @@ class Members(Holder):
         """
         key = call(self.fleet.state, self.policy.key, request)
         client, heads = self._line_of(request), self.heads
-        if self.by_client:
+        if self.policy.by_client:
             call(self.fleet.state, self.policy.queued, self, request)
         line = self.lines.setdefault(client, [])
         heappush(line, (key, request.row, request))
@@ -178,7 +174,7 @@ class Members(Holder):
             heads[client] = request
 
     def _line_of(self, request: Generation) -> str:
-        return request.client if self.by_client else ""
+        return request.client if self.policy.by_client else ""
 
     def _look(self, client: str) -> None:
         """Remove stale entries from a client's line, and store its first waiting request."""
@@ -194,7 +190,7 @@ class Members(Holder):
     def first(self) -> Generation | None:
         """Return the request that may join next, of the client that the policy chooses."""
         heads = self.heads
-        if not self.by_client or not heads:
+        if not self.policy.by_client or not heads:
             return heads.get("")
         if len(heads) == 1:
             self.chosen = next(iter(heads))
@@ -231,7 +227,7 @@ class Members(Holder):
 
     def join(self) -> float:
         """Add waiting requests to the batch while they fit; return the seconds of copying."""
-        max_members, memory, inside, loading = self.most, self.memory, self.inside, self.loading
+        max_members, memory, inside, loading = self.service.max_sequences, self.memory, self.inside, self.loading
         lag = 0.0
         while len(inside) + len(loading) < max_members:
             request = self.head = self.first()
@@ -250,7 +246,7 @@ class Members(Holder):
 
     def _enter(self, request: Generation) -> float:
         fleet, memory = self.fleet, self.memory
-        if self.follows:
+        if self.policy.follows:
             call(fleet.state, self.policy.joined, self, request)
         fleet.joined(request, self)
         if request.source is not None:
@@ -282,7 +278,7 @@ class Members(Holder):
 
     def _decode(self, request: Generation, token_at: float) -> None:
         self.sequences.begin(request, token_at)
-        if self.follows:
+        if self.policy.follows:
             call(self.fleet.state, self.policy.decodes, self, request)
 
     def _out(self, request: Generation) -> None:
@@ -359,7 +355,7 @@ class Members(Holder):
         self.fleet.finished(request, self)
 
     def _told_left(self, request: Generation, over: bool) -> None:
-        if self.follows:
+        if self.policy.follows:
             call(self.fleet.state, self.policy.request_left, self, request, over)
 
     def abort(self, request: Generation) -> bool:
@@ -497,8 +493,8 @@ class Members(Holder):
         free = self.free_blocks
         if own + free != memory.total or free < 0:
             texts.append(f"KV blocks: {own} held and {free} free, there are {memory.total}")
-        if len(inside) > self.most:
-            texts.append(f"{len(inside)} sequences, at most {self.most} may be in a replica")
+        if len(inside) > self.service.max_sequences:
+            texts.append(f"{len(inside)} sequences, at most {self.service.max_sequences} may be in a replica")
         context = [one.context_tokens - self.steps + sequences.steps for one in inside if one.state == DECODING]
         if len(context) != sequences.count or sum(context) != sequences.context:
             texts.append("the context of the sequences that decode does not add up")

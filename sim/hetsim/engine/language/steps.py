@@ -28,7 +28,6 @@ class Steps:
     lag: float = 0.0
     count: int = 0
     ends_at: float = NAN  # end time of the last of these steps
-    last: bool = False  # True if a speed change has moved the end of a single step, which `cut` must not recompute
     rate: float = 1.0  # speed of the slowest device; `power`: mean power; both relative to nominal
     power: float = 1.0
     worked: float = 0.0  # computed seconds up to `worked_until`, weighted by power; updated when speeds change
@@ -44,8 +43,8 @@ class Steps:
         self.began, self.lag, self.count, self.under_way = clock._now, lag, count, True
         self.copied += lag  # nothing is computed meanwhile, but the devices are held
         self.ends_at = ends_at = self.began + (lag + seconds / self.rate)
-        if self.last:
-            self.last, self.worked, self.worked_until = False, 0.0, NAN
+        if self.worked_until == self.worked_until:  # not NaN
+            self.worked, self.worked_until = 0.0, NAN
         clock.at(ends_at, FINISH, self.timer)
 
     def after(self, steps: int) -> float:
@@ -77,7 +76,6 @@ class Steps:
             self.worked += max(0.0, now - (begun if math.isnan(self.worked_until) else self.worked_until)) * self.power
             self.worked_until = max(now, begun)
             self.ends_at = self.worked_until + (self.ends_at - self.worked_until) * (self.rate / rate)
-            self.last = True
             self.clock.again(self.ends_at, FINISH, self.timer)
         self.rate, self.power = rate, power  # after the work at the former ones has been counted
 
@@ -93,7 +91,7 @@ class Steps:
         return self._powered(max(0.0, end - self.began - self.lag), end)
 
     def _powered(self, computed: float, end: float) -> float:
-        if not self.last and self.power == 1.0:  # most steps by far are nominal
+        if self.power == 1.0 and self.worked_until != self.worked_until:  # NaN: most steps by far are nominal
             return computed
         powered = self._weighted(computed, end)
         self.surplus += (powered - computed) * self.width
