@@ -281,20 +281,18 @@ class Members(Holder):
         if self.policy.follows:
             call(self.fleet.state, self.policy.decodes, self, request)
 
-    def _out(self, request: Generation) -> None:
-        del self.inside[request.row]
-        request.task._launch = None
+    def _out(self, request: Generation, over: bool) -> None:
+        """Take a request out of the batch; unless it is `over`, it waits again."""
+        self.inside.pop(request.row, None)
+        request.task._launch, request.state = None, OVER if over else QUEUED
+        if not over:
+            request.task.state = WAITING
 
     def _leave_steps(self, request: Generation) -> None:
         if request.state == DECODING:
             self.sequences.leave(request)
         else:
             self.prefilling.remove(request)
-
-    @staticmethod
-    def _waits_again(request: Generation) -> None:
-        request.task._launch = None
-        request.task.state = WAITING
 
     def take_up(self) -> None:
         """Start decoding the requests whose keys and values have arrived."""
@@ -330,9 +328,7 @@ class Members(Holder):
         elif self.prefills_only:
             self._told_left(request, False)
             request.token_at = request.paused_at = now
-            self._out(request)
-            self._waits_again(request)
-            request.state = QUEUED
+            self._out(request, False)
             self.held[request.row] = request  # its blocks stay taken until the other replica has them
             request.source = self
             request.to_prefill = 0
@@ -348,9 +344,8 @@ class Members(Holder):
         self._told_left(request, True)
         if not request.leaves:
             request.state = OVER
-        self._out(request)
         self.memory.give_back(request)
-        request.state = OVER
+        self._out(request, True)
         self.add(-1)
         self.fleet.finished(request, self)
 
@@ -370,8 +365,7 @@ class Members(Holder):
             if request in self.here:
                 self.here.remove(request)
             self._stop_loading(request, True)
-            request.task._launch = None
-            request.state = OVER
+            self._out(request, True)
             self.add(-1)
             self.wake()
         return False
@@ -408,9 +402,7 @@ class Members(Holder):
             tokens = self.memory.blocks_of(request.stored) * self.memory.block
             lag = fleet.copying(self.placement, tokens, up=False)
         self.memory.give_back(request)
-        self._out(request)
-        self._waits_again(request)
-        request.state = QUEUED
+        self._out(request, False)
         request.paused_at = self.clock._now
         fleet.gave_way(request, "swap" if swapped else "recompute")
         self.queue(request)
@@ -439,15 +431,14 @@ class Members(Holder):
             self._told_left(request, False)
             self._leave_steps(request)
             fleet.gave_way(request, kind)
-            self._out(request)
+            self._out(request, False)
         for request in self.loading.values():
+            self._out(request, False)
             self._told_left(request, False)
             fleet.cancel_fetch(request)
             if request.source is not None and request.row in request.source.held:  # else it has failed before
                 request.source.let_go(request)
         inside = [*members, *self.loading.values()]
-        for request in inside:
-            self._waits_again(request)
         for request in [*inside, *(one for one in waiting if one.source is None)]:
             request.begin_anew(now)
         for request in waiting:
@@ -461,7 +452,7 @@ class Members(Holder):
         loading = self.loading.pop(request.row, None)
         if loading is not None:
             self._stop_loading(request, False)
-            self._waits_again(request)
+            self._out(request, False)
         request.begin_anew(self.clock._now)
         request.replica = self
         if loading is not None:
