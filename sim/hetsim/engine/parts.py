@@ -59,7 +59,7 @@ class Parts:
         stops = Stops(self.launches)
         limited = run.grace is not None and run.tasks.time_limit is not None
         limits = TimeLimits(state, signals, run.grace or 0.0) if limited else None
-        self.serving = Serving(state, self.rounds, signals, checked=check, replicas=Replica)
+        self.serving = state.serving = Serving(state, self.rounds, signals, checked=check, replicas=Replica)
         self.view = EngineView(state, signals, received, launches=self.launches, stops=stops, serving=self.serving)
         graph = run.tasks.predecessors is not None
         linked = graph or bool(run.closed) or bool(run.tasks.items) or run.calls is not None
@@ -75,14 +75,11 @@ class Parts:
         ]
         state.queue_of = {queue.service.shape: queue for queue in state.queues}
         state.requests_left = sum(queue.total for queue in state.queues if queue.column is not None)
-        self.arrivals = arrivals = Arrivals(
-            state, self.rounds, signals, serving=self.serving, view=self.view, linked=linked
-        )  # fmt: skip
+        self.arrivals = arrivals = Arrivals(state, self.rounds, signals, view=self.view, linked=linked)
         self.completion = completion = Completion(
-            state, self.rounds, arrivals, received=received, stops=stops, limits=limits, serving=self.serving,
-            linked=linked
+            state, self.rounds, arrivals, received=received, stops=stops, limits=limits, linked=linked
         )  # fmt: skip
-        self.devices = Devices(state, self.rounds, self.launches, completion=completion, serving=self.serving)
+        self.devices = Devices(state, self.rounds, self.launches, completion=completion)
         self.starts = Starts(
             state, signals, self.launches, arrivals=arrivals, limits=limits, finish_quick=completion.finish_quick,
             quick=quick
@@ -113,7 +110,7 @@ class Parts:
         elif run.tasks.expires is not None:
             state.patience = Deadlines(state.clock, arrivals.expire, arrivals.may_expire if state.queues else None)
         arrivals.expect_expiry()
-        self.checker = Checker(state, self.serving) if check else None
+        self.checker = Checker(state) if check else None
         self.hooks()
         state.sources = Sources(
             run, state.clock, state.recorder.status, deliver=deliver, progress=progress, each_block=state.capacity.tidy,
@@ -152,7 +149,7 @@ class Parts:
             call(state, run.admission.begin, self.view)
         self.serving.begin()
         if run.faults:
-            FaultInjector(state, self.rounds, self.devices, serving=self.serving, faults=run.faults)
+            FaultInjector(state, self.rounds, self.devices, faults=run.faults)
 
     def _place(self, wanted: WantedReplica) -> Placement | None:
         state = self.state

@@ -12,7 +12,6 @@ from hetsim.engine.core.recorder import rows_of
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, Signals, lost_input
 from hetsim.engine.kernel.clock import ARRIVAL, FINISH, Later
-from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.queues.queue import Queue
 from hetsim.engine.views.view import EngineView
 from hetsim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED
@@ -29,7 +28,6 @@ class Arrivals:
     state: RunState
     rounds: Rounds
     signals: Signals
-    serving: Serving
     view: EngineView
     linked: bool  # True if the end of a task may affect others, so ready times are recorded
 
@@ -52,7 +50,7 @@ class Arrivals:
         # requests of several tasks that admission decides on as one
         self.whole: Any = None if staged is None or asked is None else WholeRequests(state, staged)
         # True if all tasks are ready as they arrive
-        self._by_itself = not state.queues and not self.serving.fleets and self._ready is None
+        self._by_itself = not state.queues and not state.serving.fleets and self._ready is None
 
     def hooks(self) -> None:
         scheduler = self.state.scheduler
@@ -146,7 +144,7 @@ class Arrivals:
         to = f"redirects {task} to modes {positions} in admission"
         if not positions or any(not 0 <= p < len(task.shape.modes) for p in positions):
             raise illegal(self.state, f"{to}, which the task does not have")
-        if task.shape in self.state.queue_of or task.shape in self.serving.fleets:
+        if task.shape in self.state.queue_of or task.shape in self.state.serving.fleets:
             what = "but requests cannot be redirected: all of a batch run in one mode"
             raise illegal(self.state, f"{to}, {what}; answer Accept() or Reject")
         task.allowed = positions  # `Starts` refuses any other mode from now on
@@ -163,7 +161,7 @@ class Arrivals:
             if ready is not None and ready[row] != ready[row]:  # arrival or last predecessor: deferral counts as wait
                 at, last = task.arrival, state.graph.ready
                 ready[row] = task.ready = max(at, last.pop(row, -math.inf)) if last else at
-            if (fleet := self.serving.fleets.get(task.shape)) is not None:
+            if (fleet := state.serving.fleets.get(task.shape)) is not None:
                 if fleet.service.request_delay:
                     self._travel(task, fleet.service.request_delay, None, fleet)
                 else:
@@ -289,7 +287,7 @@ class Arrivals:
     def expire(self, row: int) -> None:
         """End a task whose patience is over, unless it has started or is deferred."""
         state = self.state
-        task = state.waiting.get(row) or state.graph.blocked.get(row) or self.serving.waiting(row)
+        task = state.waiting.get(row) or state.graph.blocked.get(row) or state.serving.waiting(row)
         if task is None and state.queues:
             queue = state.queue_of.get(state.tasks.shapes[state.tasks.shape[row]])
             if queue is not None and queue.waits(row):

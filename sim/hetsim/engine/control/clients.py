@@ -43,7 +43,6 @@ class Clients:
     def __post_init__(self) -> None:
         calls = self.calls
         self.clock = self.state.clock
-        self.fleets = self.arrivals.serving.fleets
         self.total = len(calls.whose)
         self.awaited: dict[int, Task] = {}
         self.left = array("d", [math.nan]) * self.total
@@ -155,7 +154,7 @@ class Clients:
         return self.awaited.pop(row)
 
     def _cancel(self, task: Task, reason: str) -> None:
-        launch, fleet, state = task._launch, self.fleets.get(task.shape), task.state
+        launch, fleet, state = task._launch, self.state.serving.fleets.get(task.shape), task.state
         if state == FUTURE or (state == WAITING and fleet is None):
             self.state.deferred -= state == FUTURE
             self.signals.task_ended(task, ABORTED, reason)
@@ -240,9 +239,9 @@ class Clients:
         self.end[first] = self.clock._now
         if first in self.rivals:
             self._leave_rivals(row, first)
-        if state.queues or self.fleets:
+        if state.queues or state.serving.fleets:
             shape, other = state.tasks.shapes[state.tasks.shape.item(row)], first
-            service = state.queue_of.get(shape, self.fleets.get(shape))
+            service = state.queue_of.get(shape, state.serving.fleets.get(shape))
             while service is not None and (other := calls.following.item(other)) >= 0:
                 if state.recorder.status[other] == NOT_ARRIVED:
                     service.never()  # attempts that will not be made
@@ -251,7 +250,7 @@ class Clients:
                 self.left[parent] = self.clock._now
                 state.recorder.reasons[parent] = "the call that it made was given up"
             self._over(parent, COMPLETED if answered else FAILED)
-        elif state.sources.closed:
+        else:
             state.sources.answered(first)
 
     def _leave_rivals(self, row: int, first: int) -> None:

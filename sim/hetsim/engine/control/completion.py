@@ -10,7 +10,6 @@ from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.kernel.clock import FINISH, Later
-from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.stopping import Stops, TimeLimits
 from hetsim.model.record import ABORTED, COMPLETED, EXPIRED, FAILED, REJECTED
@@ -31,7 +30,6 @@ class Completion:
     received: AttainedService
     stops: Stops
     limits: TimeLimits | None
-    serving: Serving
     linked: bool  # True if the end of a task affects others (successors, clients, readers of its data)
 
     def __post_init__(self) -> None:
@@ -178,7 +176,7 @@ class Completion:
             self.arrivals.make_ready(freed)
         if state.clients is not None:
             state.clients.ended(task, COMPLETED)
-        elif state.sources.closed:
+        else:
             state.sources.answered(task.index)
 
     def end_task(self, task: Task, status: int, reason: str) -> None:
@@ -190,7 +188,7 @@ class Completion:
         for task, status, reason in doomed:  # grows while it is walked: a chain may be longer than the stack
             row = task.index
             state.waiting.pop(row, None)
-            fleet = self.serving.fleets.get(task.shape)
+            fleet = state.serving.fleets.get(task.shape)
             queued = bool(state.queues) and task.shape in state.queue_of
             if fleet is not None:
                 fleet.gone(task)
@@ -221,7 +219,7 @@ class Completion:
                 doomed += [(successor, FAILED, fate) for successor in lost]
             if state.clients is not None:
                 state.clients.ended(task, status)
-            elif state.sources.closed:
+            else:
                 state.sources.answered(row)
         self.rounds.changed("change")
         self.rounds.look_whether_drained()

@@ -44,6 +44,7 @@ class RunState:
     steady: bool  # True while every launch computes at its nominal rate; frequencies and failures end it
 
     network: SharedNetwork | None = None  # links that jobs on several nodes share, if there are such jobs
+    serving: Any = None  # services with replicas (`hetsim.engine.language.llm_service.Serving`)
     loading: Any = None  # the loads of models (`hetsim.engine.residents.loading`)
     pacing: Pacing | None = None  # decision cycles, if the scheduler's decisions take time
     sources: Sources = field(init=False)
