@@ -73,7 +73,7 @@ class Service(ReplicaSet):
         service, self.residents = run.language[0], self.parts.serving
         self.kinds = [HolderType(0, service.shape.modes[0], service.kinds[0])]
         super().__init__(
-            state, self.parts.rounds, self.parts.signals, self.residents.refill, service, batching=None,
+            state, self.parts.rounds, self.parts.signals, service=service, batching=None,
             routing=routing, scaling=run.iteration[0][2], holder_type=Server
         )  # fmt: skip
         self.random, self.residents.sets = np.random.default_rng(7), [self]

@@ -50,7 +50,7 @@ class Parts:
         run = with_own_columns(run)
         self.state = state = _state_of(run)
         self.signals = signals = Signals()
-        self.rounds = Rounds(state, signals)
+        self.rounds = Rounds(state)
         paced = state.pacing is not None
         quick: frozenset[Mode] = frozenset() if paced else compute_only(state.tasks)
         state.steady = all_steady(state.tasks, quick)
@@ -91,9 +91,8 @@ class Parts:
         for queue, batching, (routing, scaling) in zip(state.queues, run.batching, run.replica_policies, strict=False):
             if queue.service.kinds:
                 queue.fleet = BatchFleet(
-                    state, self.rounds, signals, devices_free=self.serving.refill, service=queue.service,
-                    batching=batching, routing=routing, scaling=scaling, holder_type=BatchReplica,
-                    decisions=self.decisions, queue=queue
+                    state, self.rounds, signals, service=queue.service, batching=batching, routing=routing,
+                    scaling=scaling, holder_type=BatchReplica, decisions=self.decisions, queue=queue
                 )  # fmt: skip
                 self.serving.sets.append(queue.fleet)
         self.serving.sets.sort(key=lambda one: one.service.shape.index)
@@ -101,7 +100,7 @@ class Parts:
         signals.task_ended = completion.end_task
         signals.generated = completion.generated
         signals.kill = completion.kill
-        signals.paced, signals.offer, signals.place = self.serving.paced, self.serving.offer, self._place
+        signals.place = self._place
         deliver = arrivals.admit if asked or run.tasks.expires is not None else arrivals.make_ready
         if run.calls is not None:
             state.clients = clients = Clients(state, signals, arrivals, calls=run.calls, forward=deliver)

@@ -61,7 +61,7 @@ class Clients:
 
     def deliver(self, task: Task) -> None:
         """Send a task to its service; if it is an attempt, its client starts to wait."""
-        row, calls = task.index, self.calls
+        row, calls, at_once = task.index, self.calls, list[int]()
         whose = self._whose(row)
         if whose >= 0:
             self.awaited[row] = task
@@ -77,11 +77,9 @@ class Clients:
                 self.state.patience.watch(row, due)
             if clients.hedge is not None:
                 at_once = self._plan_hedges(row, first, clients)  # before it is sent: it may be refused
-                self.forward(task)
-                for hedge in at_once:
-                    self._send(hedge)
-                return
         self.forward(task)
+        for hedge in at_once:
+            self._send(hedge)
 
     def _plan_hedges(self, row: int, first: int, clients: Behavior) -> list[int]:
         """Plan the next hedge of an attempt; return the rows to send immediately."""
@@ -239,12 +237,11 @@ class Clients:
         self.end[first] = self.clock._now
         if first in self.rivals:
             self._leave_rivals(row, first)
-        if state.queues or state.serving.fleets:
-            shape, other = state.tasks.shapes[state.tasks.shape.item(row)], first
-            service = state.queue_of.get(shape, state.serving.fleets.get(shape))
-            while service is not None and (other := calls.following.item(other)) >= 0:
-                if state.recorder.status[other] == NOT_ARRIVED:
-                    service.never()  # attempts that will not be made
+        shape, other = state.tasks.shapes[state.tasks.shape.item(row)], first
+        service = state.queue_of.get(shape, state.serving.fleets.get(shape))
+        while service is not None and (other := calls.following.item(other)) >= 0:
+            if state.recorder.status[other] == NOT_ARRIVED:
+                service.never()  # attempts that will not be made
         if calls.parent is not None and (parent := calls.parent.item(first)) >= 0:
             if not answered and math.isnan(self.left[parent]):
                 self.left[parent] = self.clock._now

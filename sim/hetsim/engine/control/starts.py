@@ -160,7 +160,7 @@ class Starts:
         if (tasks := requests.tasks) is not None:
             self._check(tasks, placement, len(tasks))
         padding = (requests.size - count) * queue.service.per_item[position]
-        factors = queue.noise.factors(mode, requests.size)
+        factors = queue.factors(mode, requests.size)
         terms = Terms(requests, padding, factors, queue.arrival(0))
         launch = (Launch if holder is None else LentLaunch)(
             self._boundary, 0, (), placement=placement, now=self.state.clock._now

@@ -123,8 +123,6 @@ class Signals:
     kill: Callable[..., None]  # ends a launch for a reason; its tasks fail unless another status is given
     materialized: Callable[[Launch], None] | None  # a compute-only launch now has a timetable
     slowed: Callable[[Launch], None] | None  # a compute-only launch may end later than planned
-    paced: Callable[[Launch], None]  # the devices of a replica changed their speed
-    offer: Callable[[], None]  # a round begins, and language models lack replicas
     place: Callable[[WantedReplica], Placement | None]  # returns the policy's placement of a new replica
     imagine: Callable[..., Any]  # makes a fork of the run for a policy (`View.fork`)
     foresee: Callable[..., Any]  # forecasts the requests of a replica of a language model for a policy

@@ -25,7 +25,7 @@ class Generation:
     priority: float = 0.0
     client: str = ""
     weight: float = 1.0
-    need: int = 0  # maximum number of KV blocks that it needs; only set if replicas differ in type
+    need: int = 0  # maximum number of KV blocks that it needs
     state: int = QUEUED
     replica: Any = None  # the `continuous_batching.Replica` that has the request
     made: int = 0  # number of tokens generated; not updated while the request decodes (see `produced`)

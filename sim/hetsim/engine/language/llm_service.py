@@ -71,8 +71,7 @@ class Fleet(KVTransfers):
             reason = f"needs {need:,} KV blocks, a replica has {self.largest:,}"
             self.signals.task_ended(task, REJECTED, reason)
             return
-        if len(self.kinds) > 1:
-            request.need = need
+        request.need = need
         self.coming.to_come -= 1
         self.coming.joined.append(self.clock._now)
         self.state.iterating += 1
@@ -270,8 +269,8 @@ class Serving:
         self.fleets: dict[Shape, Fleet] = {}
         for service, (batching, routing, scaling) in zip(run.language, run.iteration, strict=True):
             self.fleets[service.shape] = Fleet(
-                state, rounds, signals, devices_free=self.refill, service=service, batching=batching, routing=routing,
-                scaling=scaling, holder_type=replicas, checked=checked
+                state, rounds, signals, service=service, batching=batching, routing=routing, scaling=scaling,
+                holder_type=replicas, checked=checked
             )  # fmt: skip
         self.sets: list[Any] = list(self.fleets.values())  # and those that form batches, in the order of services
 
@@ -294,10 +293,6 @@ class Serving:
         """At the begin of a round, start missing replicas if devices were released."""
         if self.state.capacity.releases != self._offered:
             self.refill()
-
-    def paced(self, launch: Any) -> None:
-        """Update a replica whose devices have changed their speed."""
-        launch.holder.fleet.rerate(launch.holder)
 
     def waiting(self, row: int) -> Task | None:
         """Return the request of a row if it waits for its first step, else None."""

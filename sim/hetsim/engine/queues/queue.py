@@ -25,7 +25,6 @@ from hetsim.model.batch_times import StageTable
 from hetsim.model.demand import BatchTimes
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
-from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.service import Service
 from hetsim.model.task import Task
@@ -101,24 +100,6 @@ class OneByOne:
         return 0
 
 
-class StageNoise:
-    """Random factors for the stage times of a service's batches."""
-
-    def __init__(self, service: Service, random: RandomTree):
-        self._spread = random.stream("spread", service.name)
-        self._noise: Any = None
-        if service.noise:
-            self._noise = Draws(partial(_factors, service.noise), random.stream("stages", service.name), NOISE_BLOCK)
-
-    def factors(self, mode: Mode, size: int) -> Sequence[float]:
-        """Return the factors of upload, compute and download of a batch of this size."""
-        factors: Sequence[float] = (1.0, 1.0, 1.0) if self._noise is None else self._noise()
-        if mode.scattered:
-            drawn = zip((mode.upload, mode.table, mode.download), self._spread.random(3).tolist(), factors, strict=True)
-            return [f * stage.factor(size, u) if isinstance(stage, StageTable) else f for stage, u, f in drawn]
-        return factors
-
-
 def _factors(noise: float, random: np.random.Generator, count: int) -> np.ndarray:
     return np.maximum(1.0 + noise * random.standard_normal((count, 3)), MIN_FACTOR)
 
@@ -136,7 +117,11 @@ class Queue:
         self.total = len(service.rows)
         self.wanted = 0  # number of waiting requests at which the policy is called; 0: never
         self.bell = bell  # for all services: queues whose policies may have to be called again
-        self.noise = StageNoise(service, run.random)
+        self._spread = run.random.stream("spread", service.name)
+        self._noise: Any = None
+        if service.noise:
+            stages = run.random.stream("stages", service.name)
+            self._noise = Draws(partial(_factors, service.noise), stages, NOISE_BLOCK)
         self.cache: Cache | None = None
         if service.cache is not None:
             self.cache = (Cache if service.cache.evict == "lru" else ClockCache)(service.cache.size)
@@ -287,6 +272,14 @@ class Queue:
             task.ready = arrival + delay
             requests.append(task)
         return requests
+
+    def factors(self, mode: Mode, size: int) -> Sequence[float]:
+        """Return random factors of upload, compute and download of a batch of this size."""
+        factors: Sequence[float] = (1.0, 1.0, 1.0) if self._noise is None else self._noise()
+        if mode.scattered:
+            drawn = zip((mode.upload, mode.table, mode.download), self._spread.random(3).tolist(), factors, strict=True)
+            return [f * stage.factor(size, u) if isinstance(stage, StageTable) else f for stage, u, f in drawn]
+        return factors
 
     def first(self, count: int, size: int | None = None) -> Requests:
         return Requests(self, count, count if size is None else size)

@@ -7,7 +7,7 @@ arrives.  Requests that no replica accepts yet wait in the `lobby`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,6 @@ class ReplicaSet:
     state: RunState
     rounds: Rounds
     signals: Signals
-    devices_free: Callable[[], None]  # called when a replica gives devices back
     service: Any
     batching: Any
     routing: Any
@@ -368,11 +367,11 @@ class ReplicaSet:
             replica.idle_since, self.state.loading.idle[replica] = self.clock._now, None
             self.scaler.changed(idle=True)
             if self.state.wanting.keys() - {self.service.name} and self.surplus(replica) > 0:
-                self.devices_free()  # another service may need its devices
+                self.state.serving.refill()  # another service may need its devices
         side = self.prefillers if replica.prefills_only else self.replicas
         if replica.draining and replica.idle and replica in side:
             self.end(replica)
-            self.devices_free()  # others may lack a replica
+            self.state.serving.refill()  # others may lack a replica
             self.rounds.changed("release")
 
     def end(self, replica: Holder) -> None:
