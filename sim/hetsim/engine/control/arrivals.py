@@ -1,4 +1,4 @@
-"""Tasks from their arrival until they start: admission, predecessors, queues, patience."""
+"""Tasks until they start: admission, predecessors, queues, and patience."""
 
 import math
 from collections.abc import Sequence
