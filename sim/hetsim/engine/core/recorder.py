@@ -58,14 +58,9 @@ def per_mode(tasks: Tasks, rows: np.ndarray, mode: np.ndarray, value: Callable[[
     return table[tasks.shape[rows], mode[rows]]
 
 
-def width(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
-    """Return the number of devices (GPUs or cores) that each row's mode uses."""
-    return per_mode(tasks, rows, mode, lambda m: m.width)
-
-
-def watts(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
-    """Return the power above idle (W) of one device of each row's mode."""
-    return per_mode(tasks, rows, mode, lambda m: m.type.power.busy - m.type.power.idle)
+def _watts(mode: Mode) -> float:
+    """Return the power above idle (W) of one device (GPU or core) of a mode."""
+    return mode.type.power.busy - mode.type.power.idle
 
 
 def rows_of(kind: str, nothing: int | float, count: int) -> Any:
@@ -383,7 +378,8 @@ class Recorder:
             # A task without a row, and not from a cache, computed at nominal rate from start to finish.
             plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (place >= 0))
             seconds = (finish - start)[plain]
-            energy[plain] = seconds * width(tasks, plain, mode) * watts(tasks, plain, mode)
+            energy[plain] = seconds * per_mode(tasks, plain, mode, lambda m: m.width)
+            energy[plain] *= per_mode(tasks, plain, mode, _watts)
         if len(self._launches["launch"]):
             launches = self._merged_launches(detail["batch"], end)
             if not self._lean:
@@ -418,12 +414,12 @@ class Recorder:
             "upload_start": NAN, "upload_end": NAN, "compute_start": began, "compute_end": over,
             "download_start": NAN, "end": over, "energy": NAN, "lost": 0.0,
         }  # fmt: skip
-        added["busy"] = (over - began) * width(tasks, plain, mode)
+        added["busy"] = (over - began) * per_mode(tasks, plain, mode, lambda m: m.width)
         merged = {
             name: np.concatenate([column, np.broadcast_to(np.asarray(added[name], column.dtype), plain.shape)])
             for name, column in rows.items()
         }
         first = len(rows["energy"])
-        merged["energy"][first:] = merged["busy"][first:] * watts(tasks, plain, mode)
+        merged["energy"][first:] = merged["busy"][first:] * per_mode(tasks, plain, mode, _watts)
         order = np.lexsort((merged["task"], merged["decided"]))  # a fixed order, independent of the order of writing
         return {name: column[order] for name, column in merged.items()}

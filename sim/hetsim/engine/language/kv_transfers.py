@@ -1,12 +1,10 @@
 """Transfers of keys and values between replicas, and to and from host memory."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from hetsim.engine.flight.links import Flow, Links, Way
 from hetsim.engine.language.generation import Generation
 from hetsim.engine.residents.replica_set import ReplicaSet
-from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 
 
@@ -28,11 +26,11 @@ class KVTransfers(ReplicaSet):
 
     def _ways(self, request: Generation, target: Any) -> tuple[list[Way], float]:
         """Return the path of each part of a request's KV data, and the bytes per part."""
-        source = request.source
-        assert source is not None
-        pairs = _pairs(source.placement.devices, target.placement.devices)
-        links, ways = self.state.links, []
-        for sender, receiver in pairs:
+        links, ways = self.state.links, list[Way]()
+        senders, receivers = request.source.placement.devices, target.placement.devices
+        parts = max(len(senders), len(receivers))
+        for part in range(parts):
+            sender, receiver = senders[part * len(senders) // parts], receivers[part * len(receivers) // parts]
             out, latency = links.down(sender)
             into, more = links.up(receiver)
             pipes = [*out, *into]
@@ -42,7 +40,7 @@ class KVTransfers(ReplicaSet):
                 pipes = [*out, *between, *into]
                 latency += network
             ways.append((tuple(dict.fromkeys(pipes)), latency))  # half duplex: both directions may be one pipe
-        return ways, request.stored * self.service.token_bytes / len(pairs)
+        return ways, request.stored * self.service.token_bytes / parts
 
     def _part_fetched(self, flow: Flow) -> None:
         request, target = flow.owner
@@ -62,8 +60,3 @@ class KVTransfers(ReplicaSet):
         size = tokens * self.service.token_bytes / len(placement.devices)
         links = self.state.links
         return max(Links.alone(links.up(device) if up else links.down(device), size) for device in placement.devices)
-
-
-def _pairs(senders: Sequence[Device], receivers: Sequence[Device]) -> list[tuple[Device, Device]]:
-    parts = max(len(senders), len(receivers))
-    return [(senders[k * len(senders) // parts], receivers[k * len(receivers) // parts]) for k in range(parts)]
