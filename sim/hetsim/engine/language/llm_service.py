@@ -81,7 +81,6 @@ class Fleet(KVTransfers):
         return OpenReplicas([replica for replica in replicas if replica.blocks >= request.need])
 
     def hand_over(self, request: Generation) -> None:
-        assert request.source is not None
         self.batch[request.row] = request.source.periods.launch
         self.send(request, True)
         self.scale(request.row)
@@ -91,7 +90,6 @@ class Fleet(KVTransfers):
             if request.source in lost and row in orphans:
                 request.begin_anew(self.clock._now)  # its keys and values were on the lost replica
             elif request.source in lost:
-                assert request.replica is not None
                 request.replica.lose_source(request)
 
     def resume(self, request: Generation) -> None:
@@ -203,7 +201,6 @@ class Fleet(KVTransfers):
             return
         self.state.iterating -= 1
         if self.lobby.pop(task.index, None) is None and request.state == QUEUED:
-            assert request.replica is not None
             request.replica.forget(request)
         if request.started and not request.leaves:  # the scheduler rejects one that waits again
             self.cut_off(request, self.clock._now)
