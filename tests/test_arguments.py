@@ -16,7 +16,7 @@ EXCEPT = {
         "Task Launch"
     ),
     "they take any number of arguments": "zip add put keys_of",
-    "they hand arguments on to a function that they are given": "_at travel call partial",
+    "they hand arguments on to a function that they are given": "_at call partial",
     "called through an attribute or a table, with the arguments of whatever stands there": (
         "ended measurements.reader('latencies')"
     ),

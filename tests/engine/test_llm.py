@@ -447,7 +447,7 @@ def test_whatever_is_drawn_adds_up(seed):
     if not keys:
         assert set(record.status.tolist()) <= {COMPLETED, EXPIRED}
         for replica in simulation.parts.serving.sets[0].all:
-            assert replica.requests.idle and replica.free_blocks == blocks_there(replica, blocks)
+            assert replica.idle and replica.free_blocks == blocks_there(replica, blocks)
             sequences = replica.sequences
             assert not (sequences.count or sequences.context or any(sequences.residues))
 

@@ -171,7 +171,7 @@ def test_whoever_aborts_wherever_nothing_is_left_behind(form):
         assert set(record.status.tolist()) == {ABORTED, COMPLETED}
         assert audit(record) == []
         for replica in simulation.parts.serving.sets[0].all:
-            assert replica.requests.idle and replica.free_blocks == replica.blocks and not replica.decoding
+            assert replica.idle and replica.free_blocks == replica.blocks and not replica.decoding
 
 
 @dataclass(eq=False)

@@ -9,8 +9,8 @@ import pytest
 from test_llm import scenario
 
 from hetsim.engine.kernel.clock import ARRIVAL, FINISH, Later
-from hetsim.engine.residents.holder import Holder, HolderType, Owner
-from hetsim.engine.residents.replica_set import ReplicaSet, Residents
+from hetsim.engine.residents.holder import Holder, HolderType
+from hetsim.engine.residents.replica_set import ReplicaSet
 from hetsim.engine.simulation import Simulation
 from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
 from hetsim.scenario.scenario import load
@@ -22,8 +22,7 @@ class Server(Holder):
 
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
-        self.line, self.clock = [], self.fleet.clock
-        self.requests = SimpleNamespace(taken_in=[])
+        self.line = []
 
     @property
     def outstanding(self):
@@ -62,52 +61,48 @@ class Server(Holder):
         return line
 
 
-class Service(Owner):
+class Service(ReplicaSet):
     """Requests of given seconds, sent to servers."""
-
-    holder_type = Server
 
     def __init__(self, routing, arrivals, seconds, gpus=8, **keys):
         run = load(scenario(keys, gpus=gpus)).build()
         self.parts = Simulation(run).parts
         self.state = state = self.parts.state
         state.sources.end_now()  # the service of the scenario has replicas of its own, and no requests
-        self.service, self.clock, self.routing = run.language[0], state.clock, routing
-        self.scaling = run.iteration[0][2]
-        self.random, self.requests, self.given_up = np.random.default_rng(7), {}, []
-        self.coming = SimpleNamespace(since=lambda time: 0)
-        self.kinds = [HolderType(0, self.service.shape.modes[0], self.service.kinds[0])]
-        self.residents = Residents(state)
-        self.replicas = ReplicaSet(
-            self, state, self.parts.rounds, signals=self.parts.signals, devices_free=self.residents.refill
-        )
-        self.residents.sets = [self.replicas]
-        self.all = [
+        self.given_up, self.coming = [], SimpleNamespace(since=lambda time: 0)
+        service, self.residents = run.language[0], self.parts.serving
+        self.kinds = [HolderType(0, service.shape.modes[0], service.kinds[0])]
+        super().__init__(
+            state, self.parts.rounds, self.parts.signals, service=service, batching=None,
+            routing=routing, scaling=run.iteration[0][2], holder_type=Server
+        )  # fmt: skip
+        self.random, self.residents.sets = np.random.default_rng(7), [self]
+        self.sent = [
             SimpleNamespace(row=row, arrival=at, seconds=needs, starts=[], end=None)
             for row, (at, needs) in enumerate(zip(arrivals, seconds, strict=True))
         ]
-        for request in self.all:
+        for request in self.sent:
             self.clock.at(request.arrival, ARRIVAL, Later(self.arrived, request))
         self.residents.begin()
 
     def arrived(self, request):
         self.requests[request.row] = request
-        self.replicas.send(request, False)
-        self.replicas.scale()
+        self.send(request, False)
+        self.scale()
 
     def ended(self, request, server):
         del self.requests[request.row]
-        self.replicas.scale()
-        self.replicas.rested(server)
+        self.scale()
+        self.rested(server)
 
     def resume(self, request):
-        self.replicas.send(request, False)
+        self.send(request, False)
 
     def run(self):
         while self.clock.advance():
             self.clock.round_due = False
             self.residents.offer()
-        return [request.starts for request in self.all]
+        return [request.starts for request in self.sent]
 
 
 def by_hand(arrivals, seconds, servers, choose):
@@ -151,7 +146,7 @@ def test_a_cold_start_and_the_way_back_by_hand():
     residents = len(service.state.residents)
     assert service.run() == [[(0.0, 0)], [(10.0, 0)], [(4.0, 1)]]
     assert service.given_up == [(10.0, 1, LAUNCH_COMPLETED)]
-    assert [one.number for one in service.replicas.replicas] == [0] and len(service.state.residents) == residents
+    assert [one.number for one in service.replicas] == [0] and len(service.state.residents) == residents
 
 
 def test_a_drained_replica_that_is_wanted_again_needs_no_load():
@@ -162,7 +157,7 @@ def test_a_drained_replica_that_is_wanted_again_needs_no_load():
     service = Service(LeastOutstanding(), [0.0, 0.0, 0.0, 3.0, 11.0, 11.5], [5.0, 5.0, 5.0, 9.0, 1.0, 1.0], **scale)
     starts = [own[0] for own in service.run()]
     assert starts == [(0.0, 0), (5.0, 0), (10.0, 0), (3.0, 1), (15.0, 0), (12.0, 1)]
-    assert service.given_up == [(13.0, 1, LAUNCH_COMPLETED)] and service.replicas.numbered == 2
+    assert service.given_up == [(13.0, 1, LAUNCH_COMPLETED)] and service.numbered == 2
 
 
 def test_a_failed_replica_gives_its_requests_up_to_the_next():
@@ -171,12 +166,12 @@ def test_a_failed_replica_gives_its_requests_up_to_the_next():
     service = Service(LeastOutstanding(), [0.0, 0.5], [4.0, 1.0], model="2 GB", replicas=1)
 
     def fail():
-        service.residents.lose([server.launch for server in service.replicas.all])
-        assert list(service.replicas.lobby) == [0, 1] and not service.replicas.missing
+        service.residents.lose([server.launch for server in service.all])
+        assert list(service.lobby) == [0, 1] and not service.missing
 
     service.clock.at(1.0, ARRIVAL, Later(fail))
     assert service.run() == [[(0.0, 0), (3.0, 1)], [(7.0, 1)]]
-    assert service.given_up == [(1.0, 0, LAUNCH_LOST)] and service.all[1].end == 8.0
+    assert service.given_up == [(1.0, 0, LAUNCH_LOST)] and service.sent[1].end == 8.0
 
 
 def test_a_failed_replica_on_a_full_cluster():
@@ -187,8 +182,8 @@ def test_a_failed_replica_on_a_full_cluster():
     assert state.capacity.first(service.kinds[0].mode) is None
 
     def fail():
-        service.residents.lose([service.replicas.all[0].launch])
-        assert len(service.replicas.missing) == 0 and service.replicas.all[-1].number == 7
+        service.residents.lose([service.all[0].launch])
+        assert len(service.missing) == 0 and service.all[-1].number == 7
 
     service.clock.at(1.0, ARRIVAL, Later(fail))
     assert service.run() == [[(0.0, 0), (1.0, 1)]]

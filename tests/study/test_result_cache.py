@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hetsim as hs
-from hetsim.engine.queues.cache import ClockCache, Lru
+from hetsim.engine.queues.cache import Cache, ClockCache
 from hetsim.engine.simulation import Simulation
 from hetsim.model.faults import FaultEvent
 from hetsim.model.record import COMPLETED, FAILED
@@ -38,7 +38,7 @@ def scenario(**cache):
 
 
 def test_lru_evicts_what_was_used_longest_ago():
-    rng, cache, mirror = np.random.default_rng(1), Lru(7), OrderedDict()
+    rng, cache, mirror = np.random.default_rng(1), Cache(7), OrderedDict()
     for key in rng.integers(0, 20, 2000).tolist():
         assert cache.holds(key) == (key in mirror)
         mirror[key] = True
@@ -63,7 +63,7 @@ def test_hits_are_those_of_the_cache_replayed_beside_it(evict):
     """A request is a hit if and only if its input is in the cache when it arrives, misses entering at their finish."""
     result = hs.run(scenario(evict=evict), seed=3, check=True)
     tasks = result.tasks
-    cache = {"lru": Lru, "clock": ClockCache}[evict](100)
+    cache = {"lru": Cache, "clock": ClockCache}[evict](100)
     done = tasks[tasks["status"] == "completed"]
     served = done[done["device"].notna()]
     events = [(time, 1, row, key) for row, time, key in zip(tasks.index, tasks["arrival"], tasks["input"], strict=True)]

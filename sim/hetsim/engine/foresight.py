@@ -12,6 +12,7 @@ requests of which 64 run.
 """
 
 import math
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +22,7 @@ from hetsim.engine.fork import Copier
 from hetsim.engine.kernel.clock import FINISH, TIMER, Clock, Later
 from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.generation import DECODING, LOADING, Generation
-from hetsim.engine.language.kv_transfers import KVTransfers
-from hetsim.engine.language.service_calls import ServiceCalls
+from hetsim.engine.language.llm_service import Fleet
 from hetsim.model.task import Task
 from hetsim.policy.iterating import Foreseen
 
@@ -35,11 +35,10 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
     if not replica.loaded:
         return Foreseen({}, {}, {}, math.inf)
     alone = _Alone(replica)
-    requests = replica.requests
-    there = [*requests.taken_in, *requests.line.everyone(), *requests.coming]
+    there = [*replica.taken_in, *replica.everyone(), *replica.coming]
     if newcomer is not None:
         there.append(newcomer)
-    copier = Copier(_shared(replica, alone, [*there, *requests.held.values()]))
+    copier = Copier(_shared(replica, alone, [*there, *replica.held.values()]))
     copy: Replica
     guest: Generation | None
     copy, guest = copier.copy((replica, newcomer))
@@ -51,18 +50,18 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
     _go_on(replica, copy)
     _expect(copy, own, [expected(one, replica) for one in there])
     for request, original in zip(own, there, strict=True):
-        if request.state == LOADING and request not in copy.requests.here:
+        if request.state == LOADING and request not in copy.here:
             comes = max([_end_of(flow) for flow in original.flows], default=now)
             request.flows = []  # the copy has None for each flow of the run
             if comes < math.inf:
-                alone.clock.at(max(comes, now), FINISH, Later(copy.requests.fetched, request))
+                alone.clock.at(max(comes, now), FINISH, Later(copy.fetched, request))
     if guest is not None:
         copy.enqueue(guest)
     while alone.clock.advance():  # no round is due on this clock: to its last event
         pass
     _take_apart(copy, all_of)
     over = all(one.row in alone.ends for one in there)
-    return Foreseen(alone.starts, alone.first_tokens, alone.ends, alone.clock._now if over else math.inf)
+    return Foreseen(alone.starts, alone.tokens, alone.ends, alone.clock._now if over else math.inf)
 
 
 def expected(request: Generation, replica: Replica) -> int:
@@ -105,7 +104,7 @@ def _shared(replica: Replica, alone: "_Alone", requests: list[Generation]) -> di
         id(replica.loads): {},  # no router looks at it
     }  # fmt: skip
     replacements.update((id(kind), kind) for kind in fleet.kinds)
-    others = (one for one in fleet.replicas.all if one is not replica)  # possible sources of KV transfers
+    others = (one for one in fleet.all if one is not replica)  # possible sources of KV transfers
     replacements.update((id(one), SimpleNamespace(placement=one.placement)) for one in others)
     for request in requests:
         replacements[id(request.task)] = _Named(request.task)
@@ -148,14 +147,12 @@ def _take_apart(copy: Replica, requests: list[Generation]) -> None:
     """Break the reference cycles of the copies, since a run collects no garbage."""
     for request in requests:
         request.replica = request.source = None
-    launch, members = copy.launch, copy.requests
-    launch.then = launch.holder = None
-    copy.sequences.replica = copy.stage.timer = None  # type: ignore[assignment]
-    for part in (members.line, members, copy):
-        part.__dict__.clear()
+    copy.launch.then = copy.launch.holder = None
+    copy.sequences.replica = copy.periods.replica = copy.stage.timer = None  # type: ignore[assignment]
+    copy.__dict__.clear()
 
 
-class _Alone(ServiceCalls):
+class _Alone(Fleet):
     """The service as seen by a copied replica; records only the times of requests."""
 
     def __init__(self, replica: Replica):
@@ -163,15 +160,13 @@ class _Alone(ServiceCalls):
         self.state = fleet.state
         self.service = fleet.service
         self.batching: Any = None  # the copy of its policy, once it exists
-        self.links = fleet.links
         self.kinds = fleet.kinds
         self.clock = Clock()
         self.recorder: Any = _Nothing()
-        self.transfers = _TransfersAlone(self)
         self.requests = {}
         self.checked = False
         self.starts: dict[int, float] = {}
-        self.first_tokens: dict[int, float] = {}
+        self.tokens: dict[int, float] = {}
         self.ends: dict[int, float] = {}
 
     def joined(self, request: Generation, replica: Any) -> None:
@@ -180,7 +175,7 @@ class _Alone(ServiceCalls):
             self.starts[request.row] = self.clock._now
 
     def first_token(self, request: Generation) -> None:
-        self.first_tokens[request.row] = self.clock._now
+        self.tokens[request.row] = self.clock._now
 
     def finished(self, request: Generation, replica: Any) -> None:
         self.ends[request.row] = self.clock._now
@@ -188,36 +183,42 @@ class _Alone(ServiceCalls):
     def hand_over(self, request: Generation) -> None:
         self.ends[request.row] = self.clock._now
         request.state = LOADING
-        self.clock.at(self.clock._now, FINISH, Later(request.source.requests.let_go, request))
+        self.clock.at(self.clock._now, FINISH, Later(request.source.let_go, request))
+
+    def drops(self, request: Generation) -> bool:
+        return False
+
+    def rested(self, replica: Any) -> None: ...
 
     def number_launch(self) -> int:
         return 0
+
+    def fetch(self, request: Generation, target: Any) -> None:
+        """Send keys and values in the time of idle links."""
+        self.clock.at(self.clock._now + self.seconds_alone(request, target), FINISH, Later(_fetched, request, target))
 
     def foresee(self, replica: Any, newcomer: Generation | None) -> Foreseen:
         text = "asks a replica at its own boundary what it foresees, which is found by asking it what it does there"
         raise self.illegal(text)
 
 
-class _TransfersAlone(KVTransfers):
-    """KV transfers inside a forecast: each takes the time of idle links."""
-
-    def __init__(self, alone: _Alone):
-        super().__init__(alone.links, alone.service.token_bytes)
-        self.clock = alone.clock
-
-    def fetch(self, request: Generation, target: Any) -> None:
-        self.clock.at(self.clock._now + self.alone(request, target), FINISH, Later(self._fetched, request, target))
-
-    @staticmethod
-    def _fetched(request: Generation, target: Any) -> None:
-        request.source = None
-        target.requests.fetched(request)
+def _fetched(request: Generation, target: Any) -> None:
+    request.source = None
+    target.fetched(request)
 
 
 class _Nothing:
     def extend(self, _: Any) -> None: ...
 
     def token_gap(self, *_: float) -> None: ...
+
+    def period(self, *_: Any, **named: Any) -> None: ...
+
+    def place_code(self, *_: Any) -> int:
+        return 0
+
+    def detail(self, _: str) -> dict[int, int]:
+        return defaultdict(int)
 
 
 class _Named:

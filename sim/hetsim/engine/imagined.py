@@ -146,7 +146,7 @@ def _make_known(copy: Parts, copier: Copier, seed: int, drawn: "_Drawn | None") 
     for queue in state.queues:
         state.requests_left -= queue.end_now()  # requests still expected were counted
         queue.ring(True)
-        for replica in () if queue.fleet is None else queue.fleet.replicas.replicas:
+        for replica in () if queue.fleet is None else queue.fleet.replicas:
             replica.wake()
     _spare_devices(state)
     launches = [*state.running.values(), *state.lent.values()]

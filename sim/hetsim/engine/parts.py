@@ -5,7 +5,7 @@ from time import perf_counter
 from typing import Any
 
 from hetsim.engine.control.arrivals import Arrivals
-from hetsim.engine.control.batch_replicas import BatchFleet
+from hetsim.engine.control.batch_replicas import BatchFleet, BatchReplica
 from hetsim.engine.control.checks import Checker
 from hetsim.engine.control.clients import Clients
 from hetsim.engine.control.completion import Completion, inert
@@ -13,7 +13,6 @@ from hetsim.engine.control.decisions import Decisions
 from hetsim.engine.control.devices import Devices
 from hetsim.engine.control.faults import FaultInjector
 from hetsim.engine.control.starts import Starts, all_steady, compute_only
-from hetsim.engine.control.waiting import Waiting
 from hetsim.engine.core.pacing import Pacing
 from hetsim.engine.core.policy_errors import call, illegal
 from hetsim.engine.core.recorder import Recorder
@@ -22,6 +21,7 @@ from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.data_locations import Places
 from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import Clock
+from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.launches import Launches
@@ -50,7 +50,7 @@ class Parts:
         run = with_own_columns(run)
         self.state = state = _state_of(run)
         self.signals = signals = Signals()
-        self.rounds = Rounds(state, signals)
+        self.rounds = Rounds(state)
         paced = state.pacing is not None
         quick: frozenset[Mode] = frozenset() if paced else compute_only(state.tasks)
         state.steady = all_steady(state.tasks, quick)
@@ -59,7 +59,7 @@ class Parts:
         stops = Stops(self.launches)
         limited = run.grace is not None and run.tasks.time_limit is not None
         limits = TimeLimits(state, signals, run.grace or 0.0) if limited else None
-        self.serving = Serving(state, self.rounds, signals, check)
+        self.serving = state.serving = Serving(state, self.rounds, signals, checked=check, replicas=Replica)
         self.view = EngineView(state, signals, received, launches=self.launches, stops=stops, serving=self.serving)
         graph = run.tasks.predecessors is not None
         linked = graph or bool(run.closed) or bool(run.tasks.items) or run.calls is not None
@@ -75,17 +75,13 @@ class Parts:
         ]
         state.queue_of = {queue.service.shape: queue for queue in state.queues}
         state.requests_left = sum(queue.total for queue in state.queues if queue.column is not None)
-        self.waiting = Waiting(state, signals, self.serving, linked)
+        self.arrivals = arrivals = Arrivals(state, self.rounds, signals, view=self.view, linked=linked)
         self.completion = completion = Completion(
-            state, self.rounds, self.waiting, received=received, stops=stops, limits=limits, serving=self.serving,
-            linked=linked
+            state, self.rounds, arrivals, received=received, stops=stops, limits=limits, linked=linked
         )  # fmt: skip
-        self.devices = Devices(state, self.rounds, self.launches, completion=completion, serving=self.serving)
-        arrivals = Arrivals(
-            state, self.rounds, self.waiting, completion=completion, serving=self.serving, view=self.view
-        )
+        self.devices = Devices(state, self.rounds, self.launches, completion=completion)
         self.starts = Starts(
-            state, signals, self.launches, waiting=self.waiting, limits=limits, finish_quick=completion.finish_quick,
+            state, signals, self.launches, arrivals=arrivals, limits=limits, finish_quick=completion.finish_quick,
             quick=quick
         )  # fmt: skip
         self.decisions = Decisions(
@@ -95,17 +91,17 @@ class Parts:
         for queue, batching, (routing, scaling) in zip(state.queues, run.batching, run.replica_policies, strict=False):
             if queue.service.kinds:
                 queue.fleet = BatchFleet(
-                    self.decisions, self.serving.refill, queue, batching=batching, routing=routing, scaling=scaling
+                    state, self.rounds, signals, service=queue.service, batching=batching, routing=routing,
+                    scaling=scaling, holder_type=BatchReplica, decisions=self.decisions, queue=queue
                 )  # fmt: skip
-                self.serving.sets.append(queue.fleet.replicas)
+                self.serving.sets.append(queue.fleet)
         self.serving.sets.sort(key=lambda one: one.service.shape.index)
         signals.launch_completed = completion.launch_completed
-        signals.task_completed = completion.completed
         signals.task_ended = completion.end_task
         signals.generated = completion.generated
         signals.kill = completion.kill
-        signals.paced, signals.offer, signals.place = self.serving.paced, self.serving.offer, self._place
-        deliver = arrivals.admit if asked or run.tasks.expires is not None else self.waiting.make_ready
+        signals.place = self._place
+        deliver = arrivals.admit if asked or run.tasks.expires is not None else arrivals.make_ready
         if run.calls is not None:
             state.clients = clients = Clients(state, signals, arrivals, calls=run.calls, forward=deliver)
             deliver = clients.deliver
@@ -113,7 +109,7 @@ class Parts:
         elif run.tasks.expires is not None:
             state.patience = Deadlines(state.clock, arrivals.expire, arrivals.may_expire if state.queues else None)
         arrivals.expect_expiry()
-        self.checker = Checker(state, self.serving) if check else None
+        self.checker = Checker(state) if check else None
         self.hooks()
         state.sources = Sources(
             run, state.clock, state.recorder.status, deliver=deliver, progress=progress, each_block=state.capacity.tidy,
@@ -122,7 +118,7 @@ class Parts:
 
     def hooks(self) -> None:
         """Determine which policy hooks are overridden, since only these are called."""
-        self.waiting.hooks()
+        self.arrivals.hooks()
         self.completion.hooks()
         self.decisions.hooks()
         self.signals.drops = self.decisions.dropped if self.decisions.asks else None
@@ -152,7 +148,7 @@ class Parts:
             call(state, run.admission.begin, self.view)
         self.serving.begin()
         if run.faults:
-            FaultInjector(state, self.rounds, self.devices, serving=self.serving, faults=run.faults)
+            FaultInjector(state, self.rounds, self.devices, faults=run.faults)
 
     def _place(self, wanted: WantedReplica) -> Placement | None:
         state = self.state

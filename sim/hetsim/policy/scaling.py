@@ -43,7 +43,7 @@ class RoleSignals:
     @property
     def outstanding(self) -> int:
         if not self._set.apart:
-            return len(self._set.fleet.requests)
+            return len(self._set.requests)
         return sum([replica.outstanding for replica in self._all]) + self._set.waiting_for(self._prefills)
 
     @property

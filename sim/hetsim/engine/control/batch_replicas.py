@@ -6,7 +6,7 @@ instant, and starts batches itself, concurrently on its own devices: the schedul
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from hetsim.engine.core.policy_errors import call
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.kernel.clock import LAST, Timer
 from hetsim.engine.queues.queue import Queue
-from hetsim.engine.residents.holder import Holder, HolderType, Owner
+from hetsim.engine.residents.holder import Holder, HolderType
 from hetsim.engine.residents.replica_set import ReplicaSet
 from hetsim.model.device import Device
 from hetsim.model.device_type import WHOLE
@@ -37,8 +37,8 @@ class BatchReplica(Holder):
 
     def __init__(self, fleet: "BatchFleet", *given: Any, **named: Any):
         super().__init__(fleet, *given, **named)
-        self.service, self.clock, self.of = fleet.service, fleet.clock, fleet.state.capacity.of
-        self.inside = Placement(fleet.service.shape.modes[self.kind.position], self.placement.devices)
+        self.of, modes = fleet.state.capacity.of, fleet.service.shape.modes
+        self.inside = Placement(modes[self.kind.position], self.placement.devices)
         self.queue, self.batching = fleet.queue.apart_for(self), deepcopy(fleet.batching)
         self.counter = Counter(self.queue, self.batching)
         self.dispatcher = Dispatcher(id, [self.counter])  # of one queue no order matters
@@ -105,51 +105,41 @@ class BatchReplica(Holder):
 
 
 @dataclass(eq=False)
-class BatchFleet(Owner):
-    """The replicas of one service that forms batches, and its requests."""
+class BatchFleet(ReplicaSet):
+    """One service that forms batches, its requests and replicas.
+
+    Each replica has a copy of `batching`.
+    """
 
     decisions: Decisions
-    devices_free: Callable[[], None]
     queue: Queue
-    batching: Any  # of which each replica has a copy
-    routing: Any
-    scaling: Any
-    holder_type = BatchReplica
 
     def __post_init__(self) -> None:
-        self.service, self.state, self.coming = self.queue.service, self.decisions.state, self.queue.coming
-        self.clock, self.random = self.state.clock, self.state.input.random.stream("routing", self.service.name)
-        self.kinds, service = [], self.service
+        self.coming, self.kinds, service = self.queue.coming, [], self.service
         for given, mode, seconds in zip(service.kinds, service.shape.modes, service.per_item, strict=True):
             self.kinds.append(kind := HolderType(len(self.kinds), given.mode, given))
             size = min(mode.batch_limit, 1_000_000)
             kind.speed = size / mode.stages(size, size * seconds).total  # requests in a second, in full batches
-        self.requests: dict[int, Task] = {}
+        super().__post_init__()
         self.where: dict[int, BatchReplica] = {}  # the replica to which each was sent last, by row
-        rounds, signals = self.decisions.rounds, self.decisions.starts.signals
-        self.replicas = ReplicaSet(self, self.state, rounds, signals=signals, devices_free=self.devices_free)
 
     def arrived(self, task: Task) -> None:
         """Route a request that has just arrived to a replica."""
-        self.requests[task.index] = task
-        if self.replicas.missing:
-            self.replicas.refill()
-        self.resume(task)
-        self.replicas.scale(task.index)
+        self.enter(task.index, task)
 
     def again(self, task: Task) -> None:
         """Requeue a request of a stopped batch, at another replica if its own is lost."""
         replica = self.where[task.index]
         replica.add(-1)
         up = all(self.state.capacity.of[one.index].up for one in replica.placement.devices)
-        if up and replica in self.replicas.replicas:
+        if up and replica in self.replicas:
             replica.enqueue(task)
         else:
-            self.replicas.lobby[task.index] = task  # its replica is about to be lost, which sends it on
+            self.lobby[task.index] = task  # its replica is about to be lost, which sends it on
 
     def gone(self, row: int) -> None:
         del self.requests[row]
-        if self.replicas.lobby.pop(row, None) is None:
+        if self.lobby.pop(row, None) is None:
             replica = self.where[row]
             replica.queue.remove(row)
             replica.wake()
@@ -162,8 +152,8 @@ class BatchFleet(Owner):
 
     def _ended(self, replica: BatchReplica, count: int) -> None:
         replica.add(-count)
-        self.replicas.rested(replica)
-        self.replicas.scale()
+        self.rested(replica)
+        self.scale()
 
 
 def next_batch(steps: Iterator[Decision]) -> Decision | None:

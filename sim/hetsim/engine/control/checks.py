@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from hetsim.engine.core.state import RunState, launches_on
 from hetsim.engine.flight.launch import BEFORE, COMPUTE, Launch
-from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.resources.occupancy import GpuState, NodeState
 from hetsim.engine.resources.partition_limits import Budget
 from hetsim.errors import InvariantError
@@ -23,7 +22,6 @@ class Checker:
     """Recounts the state that the engine updates incrementally, and compares both."""
 
     state: RunState
-    serving: Serving
     checks: int = 0
     _last_now: float = -math.inf
 
@@ -40,7 +38,7 @@ class Checker:
             self._capacity()
             self._stages(now)
             self._items(now)
-            defects = self.serving.defects()
+            defects = self.state.serving.defects()
             assert not defects, defects[0]
             if self.checks % 64 == 1:  # linear in all tasks, so only every 64th time
                 self._columns()

@@ -43,7 +43,6 @@ class Clients:
     def __post_init__(self) -> None:
         calls = self.calls
         self.clock = self.state.clock
-        self.fleets = self.arrivals.serving.fleets
         self.total = len(calls.whose)
         self.awaited: dict[int, Task] = {}
         self.left = array("d", [math.nan]) * self.total
@@ -62,7 +61,7 @@ class Clients:
 
     def deliver(self, task: Task) -> None:
         """Send a task to its service; if it is an attempt, its client starts to wait."""
-        row, calls = task.index, self.calls
+        row, calls, at_once = task.index, self.calls, list[int]()
         whose = self._whose(row)
         if whose >= 0:
             self.awaited[row] = task
@@ -78,11 +77,9 @@ class Clients:
                 self.state.patience.watch(row, due)
             if clients.hedge is not None:
                 at_once = self._plan_hedges(row, first, clients)  # before it is sent: it may be refused
-                self.forward(task)
-                for hedge in at_once:
-                    self._send(hedge)
-                return
         self.forward(task)
+        for hedge in at_once:
+            self._send(hedge)
 
     def _plan_hedges(self, row: int, first: int, clients: Behavior) -> list[int]:
         """Plan the next hedge of an attempt; return the rows to send immediately."""
@@ -155,7 +152,7 @@ class Clients:
         return self.awaited.pop(row)
 
     def _cancel(self, task: Task, reason: str) -> None:
-        launch, fleet, state = task._launch, self.fleets.get(task.shape), task.state
+        launch, fleet, state = task._launch, self.state.serving.fleets.get(task.shape), task.state
         if state == FUTURE or (state == WAITING and fleet is None):
             self.state.deferred -= state == FUTURE
             self.signals.task_ended(task, ABORTED, reason)
@@ -240,18 +237,17 @@ class Clients:
         self.end[first] = self.clock._now
         if first in self.rivals:
             self._leave_rivals(row, first)
-        if state.queues or self.fleets:
-            shape, other = state.tasks.shapes[state.tasks.shape.item(row)], first
-            service = state.queue_of.get(shape, self.fleets.get(shape))
-            while service is not None and (other := calls.following.item(other)) >= 0:
-                if state.recorder.status[other] == NOT_ARRIVED:
-                    service.never()  # attempts that will not be made
+        shape, other = state.tasks.shapes[state.tasks.shape.item(row)], first
+        service = state.queue_of.get(shape, state.serving.fleets.get(shape))
+        while service is not None and (other := calls.following.item(other)) >= 0:
+            if state.recorder.status[other] == NOT_ARRIVED:
+                service.never()  # attempts that will not be made
         if calls.parent is not None and (parent := calls.parent.item(first)) >= 0:
             if not answered and math.isnan(self.left[parent]):
                 self.left[parent] = self.clock._now
                 state.recorder.reasons[parent] = "the call that it made was given up"
             self._over(parent, COMPLETED if answered else FAILED)
-        elif state.sources.closed:
+        else:
             state.sources.answered(first)
 
     def _leave_rivals(self, row: int, first: int) -> None:

@@ -4,20 +4,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from hetsim.engine.control.waiting import Waiting
+from hetsim.engine.control.arrivals import Arrivals
 from hetsim.engine.core.policy_errors import call, illegal
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.kernel.clock import FINISH, Later
-from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.stopping import Stops, TimeLimits
 from hetsim.model.record import ABORTED, COMPLETED, EXPIRED, FAILED, REJECTED
 from hetsim.model.task import ENDED, Task
-from hetsim.model.tasks import StagedRequests
 from hetsim.policy.batching import Batching, BatchReport
 from hetsim.policy.contract import Admission, Scheduler
 
@@ -30,11 +26,10 @@ class Completion:
 
     state: RunState
     rounds: Rounds
-    waiting: Waiting
+    arrivals: Arrivals
     received: AttainedService
     stops: Stops
     limits: TimeLimits | None
-    serving: Serving
     linked: bool  # True if the end of a task affects others (successors, clients, readers of its data)
 
     def __post_init__(self) -> None:
@@ -48,19 +43,16 @@ class Completion:
         self._admitted_finished: Any = None
         self._told = self.linked  # True if each completed task must be reported
         self._admitted_gone: Any = None
-        staged = state.tasks.staged
-        # requests of several tasks that admission decides on as one
-        self.whole = None if staged is None or state.input.admission is None else WholeRequests(state, staged)
 
     def hooks(self) -> None:
         scheduler, asked = self.state.scheduler, self.state.input.admission
         self._on_finished = None if type(scheduler).finished is Scheduler.finished else scheduler.finished
         self._admitted_finished = None if asked is None or inert(asked, "finished") else asked.finished
         self._admitted_gone = None if asked is None or inert(asked, "gone") else asked.gone
-        requests = self.whole
+        requests = self.arrivals.whole
         if requests is not None:
             requests.on_finished, requests.on_gone = self._admitted_finished, self._admitted_gone
-            if requests.on_finished is not None or requests.on_gone is not None:
+            if requests.on_finished or requests.on_gone:
                 self._admitted_finished, self._admitted_gone = requests.finished, requests.gone
         self._told = self.linked or self._on_finished is not None or self._admitted_finished is not None
 
@@ -140,7 +132,7 @@ class Completion:
         self._served(count, tasks)
 
     def generated(self, task: Task) -> None:
-        """Complete a request to a language model whose last token was generated."""
+        """Complete a request that a language model or a cache has answered."""
         task.state = ENDED
         self._served(1, (task,))
 
@@ -181,10 +173,10 @@ class Completion:
         if state.places.items:
             state.places.ended(task)
         for freed in state.graph.completed(task.index, self.clock._now):
-            self.waiting.make_ready(freed)
+            self.arrivals.make_ready(freed)
         if state.clients is not None:
             state.clients.ended(task, COMPLETED)
-        elif state.sources.closed:
+        else:
             state.sources.answered(task.index)
 
     def end_task(self, task: Task, status: int, reason: str) -> None:
@@ -196,7 +188,7 @@ class Completion:
         for task, status, reason in doomed:  # grows while it is walked: a chain may be longer than the stack
             row = task.index
             state.waiting.pop(row, None)
-            fleet = self.serving.fleets.get(task.shape)
+            fleet = state.serving.fleets.get(task.shape)
             queued = bool(state.queues) and task.shape in state.queue_of
             if fleet is not None:
                 fleet.gone(task)
@@ -227,7 +219,7 @@ class Completion:
                 doomed += [(successor, FAILED, fate) for successor in lost]
             if state.clients is not None:
                 state.clients.ended(task, status)
-            elif state.sources.closed:
+            else:
                 state.sources.answered(row)
         self.rounds.changed("change")
         self.rounds.look_whether_drained()
@@ -249,7 +241,7 @@ class Completion:
     def _stop(self, launch: Launch, keep: bool, fault: bool = False) -> None:
         tasks = launch.tasks  # saved first: `end_early` empties `launch.tasks`
         self.end_early(launch, keep and launch.fusion is None, fault)
-        self.waiting.wait_again(tasks)
+        self.arrivals.wait_again(tasks)
         self.rounds.changed("release")
 
     def kill(self, launch: Launch, reason: str, status: int = FAILED) -> None:
@@ -258,10 +250,10 @@ class Completion:
         self.end_early(launch, keep=False, killed=True)
         fused = launch.fusion is not None
         if fused:
-            self.waiting.wait_again(tasks)
+            self.arrivals.wait_again(tasks)
         for task in tasks:
             if not fused:
-                self.waiting.make_ready(task, killed=True)
+                self.arrivals.make_ready(task, killed=True)
             if task.state != ENDED:  # it may have failed with its predecessor above
                 self.end_task(task, status, reason)
         self.rounds.changed("release")
@@ -276,44 +268,6 @@ class Completion:
             note_place(self.state, task, launch)
             task._launch = None
         launch._tasks = ()  # a stale entry of the clock may still hold the launch
-
-
-class WholeRequests:
-    """Admission hooks of requests with several tasks: called once for each request."""
-
-    def __init__(self, state: RunState, staged: StagedRequests):
-        self.state = state
-        self.first: list[int] = staged.first.tolist()
-        self.size: list[int] = np.bincount(staged.first, minlength=len(self.first)).tolist()
-        self.deferred: dict[int, list[Task]] = {}  # later tasks of deferred requests, by the row of the first task
-        self.heads: dict[int, Task] = {}  # first tasks of unfinished requests, if the policy has a hook for their end
-        self.left: dict[int, int] = {}  # tasks of a request that have not ended, if others of it have
-        self.failed: dict[int, None] = {}  # requests of which a task ended badly, and others have not ended
-        self.on_finished: Any = None
-        self.on_gone: Any = None  # the policy's hooks that are called; None where it has none
-
-    def begun(self, task: Task) -> None:
-        """Store a request's first task; the policy's hooks get it when the request ends."""
-        if self.on_finished is not None or self.on_gone is not None:
-            self.heads[task.index] = task
-
-    def gone(self, task: Task) -> None:
-        self.failed[self.first[task.index]] = None
-        self.finished(task)
-
-    def finished(self, task: Task) -> None:
-        """Record the end of a task; after a request's last task, call the policy's hook."""
-        row = self.first[task.index]
-        tasks_left = self.left.pop(row, self.size[row]) - 1  # an entry only while some have ended, and some not
-        if tasks_left:
-            self.left[row] = tasks_left
-            return
-        well = row not in self.failed
-        self.failed.pop(row, None)
-        hook = self.on_finished if well else self.on_gone
-        head = self.heads.pop(row, task)
-        if hook is not None:
-            call(self.state, hook, head)
 
 
 def inert(policy: Any, hook: str) -> bool:

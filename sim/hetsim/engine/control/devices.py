@@ -12,7 +12,6 @@ from hetsim.engine.core.state import RunState, launches_on, lost_input
 from hetsim.engine.flight.launch import RESTORE, Launch, Resident
 from hetsim.engine.kernel.clock import FAULT, Later, Timer
 from hetsim.engine.launching.launches import Launches
-from hetsim.engine.residents.replica_set import Residents
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.device import Device
 from hetsim.model.record import FAILED, LAUNCH_STOPPED
@@ -27,7 +26,6 @@ class Devices:
     rounds: Rounds
     launches: Launches
     completion: Completion
-    serving: Residents
     # timers of devices that are waking up and accept no launch until then
     waking: dict[int, Timer] = field(default_factory=dict)
 
@@ -118,7 +116,7 @@ class Devices:
             raise illegal(run, f"stopped the replica on {device}, {why}")
         if not replica.holder.service.shape.preemptible:
             raise illegal(run, f"stopped {replica.holder}, but it is not preemptible")
-        self.serving.lose([replica], LAUNCH_STOPPED)
+        self.run.serving.lose([replica], LAUNCH_STOPPED)
         self.rounds.changed("release")
 
     def set_slowdown(self, device: Device, factor: float) -> None:
@@ -183,9 +181,9 @@ class Devices:
         if not up and device.type.kind == "cpu":
             run.loading.lose_host(device.node)
         if up:
-            self.serving.refill()
+            self.run.serving.refill()
         else:
-            self.serving.lose(residents)
+            self.run.serving.lose(residents)
         call(run, run.scheduler.device, device, up and not state.sleeping)
         self.rounds.changed("release" if up else "change")
 

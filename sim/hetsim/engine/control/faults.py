@@ -18,7 +18,6 @@ from hetsim.engine.core.policy_errors import call, deadlock
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState
 from hetsim.engine.kernel.clock import FAULT, Draws, Later
-from hetsim.engine.language.llm_service import Serving
 from hetsim.model.exchange import link_names
 from hetsim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
 
@@ -53,7 +52,6 @@ class FaultInjector:
     run: RunState
     rounds: Rounds
     devices: Devices
-    serving: Serving
     faults: Sequence[Faults]
     _reasons: dict[int, list[Reason]] = field(default_factory=dict)  # why a device or a link is down or slow, by index
     _idle: int = 0
@@ -79,7 +77,7 @@ class FaultInjector:
         self._idle = 0 if run.running or serving or self._more_to_come() else self._idle + 1
         if self._idle > IDLE_LIMIT:  # a policy that starts nothing would let faults go on for ever
             if run.iterating:
-                raise self.serving.unanswered()
+                raise self.run.serving.unanswered()
             raise deadlock(run)
         action(*arguments)
 

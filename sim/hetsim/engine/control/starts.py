@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hetsim.engine.control.waiting import Waiting
+from hetsim.engine.control.arrivals import Arrivals
 from hetsim.engine.core.policy_errors import STATES, illegal, position_in
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.durations import work
@@ -31,7 +31,7 @@ class Starts:
     state: RunState
     signals: Signals
     launches: Launches
-    waiting: Waiting
+    arrivals: Arrivals
     limits: TimeLimits | None
     finish_quick: Callable[[Launch], None]  # called at the end of a launch in one of the `quick` modes
     quick: frozenset[Mode]
@@ -135,7 +135,7 @@ class Starts:
         for task in batch:
             if task.state == BLOCKED:
                 del self.state.graph.blocked[task.index]
-                self.waiting.ready_inside(task)
+                self.arrivals.ready_inside(task)
         self._run(launch)
         self._begin(launch)
 
@@ -156,7 +156,7 @@ class Starts:
         if (tasks := requests.tasks) is not None:
             self._check(tasks, placement, len(tasks))
         padding = (requests.size - count) * queue.service.per_item[position]
-        factors = queue.noise.factors(mode, requests.size)
+        factors = queue.factors(mode, requests.size)
         terms = Terms(requests, padding, factors, queue.arrival(0))
         launch = (Launch if holder is None else LentLaunch)(
             self._boundary, 0, (), placement=placement, now=self.state.clock._now

@@ -5,7 +5,7 @@ A task with one launch that only computes costs five array stores; all other lau
 
 import math
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, islice
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
@@ -58,14 +58,9 @@ def per_mode(tasks: Tasks, rows: np.ndarray, mode: np.ndarray, value: Callable[[
     return table[tasks.shape[rows], mode[rows]]
 
 
-def width(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
-    """Return the number of devices (GPUs or cores) that each row's mode uses."""
-    return per_mode(tasks, rows, mode, lambda m: m.width)
-
-
-def watts(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
-    """Return the power above idle (W) of one device of each row's mode."""
-    return per_mode(tasks, rows, mode, lambda m: m.type.power.busy - m.type.power.idle)
+def _watts(mode: Mode) -> float:
+    """Return the power above idle (W) of one device (GPU or core) of a mode."""
+    return mode.type.power.busy - mode.type.power.idle
 
 
 def rows_of(kind: str, nothing: int | float, count: int) -> Any:
@@ -163,10 +158,9 @@ class Recorder:
         self._gaps = array("d")
         # service, number, KV blocks and placement code of each replica
         self._replicas: list[tuple[str, int, int, int]] = []
-        self._rows = bytearray()  # launches, row after row (ROW); packed, as `steps`
-        self._launches: dict[str, np.ndarray] = {}  # the same and batches as columns, at the end of the run
-        self._batches = bytearray()  # launches of requests, row after row (ROW, but for the task)
-        # by batch: queue number and position of its first request; -1: a batch of task objects
+        self._rows = bytearray()  # launches, row after row (ROW; the task of a batch is -1); packed, as `steps`
+        self._launches: dict[str, np.ndarray] = {}  # the same as columns, at the end of the run
+        # by batch: queue number and position of its first request; -1: its rows follow in `_members`
         self._slices = array("q")
         self._members = array("q")  # rows of the requests of batches made of request objects, one batch after the other
         # rows of the tasks of each launch of several tasks, by the launch's row
@@ -204,16 +198,14 @@ class Recorder:
 
     def computed(self) -> Iterator[tuple[int, float]]:
         """Yield (row, device-seconds) for each task of the launches written so far."""
+        slices, members = iter(self._slices), iter(self._members)
         for number, row in enumerate(_AS_ROW.iter_unpack(self._rows)):
-            for member in self._groups.get(number, (int(row[1]),)):
+            together: Iterable[int] = self._groups.get(number, (int(row[1]),))
+            if row[1] < 0:
+                rows, first, count = self.run.services[next(slices)].rows, next(slices), int(row[2])
+                together = rows[first : first + count].tolist() if first >= 0 else islice(members, count)
+            for member in together:
                 yield member, row[BUSY] / row[2]  # members of a launch share its device-seconds equally
-        members = iter(self._members)  # rows of all batches without a slice, in the order of the batches
-        for row, queue, first in zip(_AS_ROW.iter_unpack(self._batches), self._slices[::2], self._slices[1::2],
-                                     strict=True):  # fmt: skip
-            count = int(row[2])
-            sliced = self.run.services[queue].rows[first : first + count].tolist() if first >= 0 else None
-            for member in sliced or islice(members, count):
-                yield member, row[BUSY] / count
 
     def lose(self, rows: list[int]) -> None:
         """Mark the work of these rows of launches as lost."""
@@ -248,9 +240,7 @@ class Recorder:
         """Write a row for a completed launch of one task, and the columns of the task."""
         (task,) = launch._tasks  # type: ignore[misc]
         row, number = task.index, launch.number
-        devices = launch.placement.devices
-        named = launch.cores or len(devices) > 1
-        place = self.place_code(launch.placement, launch.cores) if named else devices[0].index
+        place = self._places.code(launch.placement, launch.cores)
         start, up, uploaded, began, computed, down = times
         self._rows += _pack(
             number, row, 1, launch.position, place, LAUNCH_COMPLETED, launch.decided, start, up, uploaded, began,
@@ -276,12 +266,11 @@ class Recorder:
         terms: Any = launch.terms
         requests = terms.requests
         place = self.place_code(launch.placement, launch.cores)
-        self._batches += _pack(
+        self._rows += _pack(
             launch.number, -1, requests.count, launch.position, place, outcome, launch.decided, *times, end, busy,
             energy, 0.0,
         )  # fmt: skip
-        self._slices.append(requests.queue.number)
-        self._slices.append(terms.first)  # -1: its rows follow in `_members`
+        self._slices.extend((requests.queue.number, terms.first))
         if requests.count > 1:
             self.batched = True
         if terms.first < 0:
@@ -313,60 +302,58 @@ class Recorder:
             np.asarray(self.status)[rows] = status
             np.asarray(self.finish)[rows] = time
             self.reasons.update(dict.fromkeys(rows.tolist(), reason))
-        self._launches = _launch_columns(self._rows)
-        # Stage times and energy of tasks whose only launch ended well, in full.
-        single = self._launches["outcome"] == LAUNCH_COMPLETED
+        table = np.frombuffer(self._rows).reshape(-1, WIDTH).T if self._rows else np.empty((WIDTH, 0))
+        columns = self._launches = {
+            name: column.astype("q") if name in ROW[:6] else column for name, column in zip(ROW, table, strict=True)
+        }
+        batched, ended = columns["task"] < 0, columns["outcome"] == LAUNCH_COMPLETED
+        single = ended & ~batched
         single[list(self._groups)] = False  # what tasks share was accounted as they ended
-        ended = np.flatnonzero(single)
-        if len(ended):
-            tasks = self._launches["task"][ended]
-            own = np.asarray(self.detail("batch"))[tasks] == self._launches["launch"][ended]
-            ended, tasks = ended[own], tasks[own]
-            np.asarray(self.mode)[tasks], np.asarray(self.place)[tasks] = (
-                self._launches[name][ended] for name in ("mode", "place"))
-            np.asarray(self.detail("energy"))[tasks] += self._launches["energy"][ended]
+        # Tasks whose only launch ended well, in full; and these launches.
+        done = np.flatnonzero(single)
+        tasks = columns["task"][done]
+        if len(done):
+            own = np.asarray(self.detail("batch"))[tasks] == columns["launch"][done]
+            done, tasks = done[own], tasks[own]
+            np.asarray(self.mode)[tasks], np.asarray(self.place)[tasks] = columns["mode"][done], columns["place"][done]
+        if self._slices:
+            self._lean = self.batched and bool(batched.all()) and not self._detail
+            rows, whose = self._requests(np.flatnonzero(batched))
+            if not self._lean:  # else the stages of requests follow from those of their batches when asked for
+                done = np.concatenate([done, whose[ended[whose]]])
+                tasks = np.concatenate([tasks, rows[ended[whose]]])
+        if len(done):
+            np.asarray(self.detail("energy"))[tasks] += columns["energy"][done] / columns["members"][done]
             for name, (since, until) in STAGE_SPANS.items():
-                spans = self._launches[until][ended] - self._launches[since][ended]
+                spans = columns[until][done] - columns[since][done]
                 np.asarray(self.detail(name))[tasks] += np.nan_to_num(spans)
-        if not self._batches:
-            return
-        self._lean = self.batched and not len(self._rows) and not self._detail
-        batch = _launch_columns(self._batches)
-        queues, firsts = np.asarray(self._slices).reshape(-1, 2).T
-        counts = batch["members"]
-        ends = np.cumsum(counts)
-        whose: np.ndarray = np.repeat(np.arange(len(counts)), counts)
-        rows = np.empty(int(ends[-1]), dtype=np.int64)
-        sliced: np.ndarray = np.repeat(firsts >= 0, counts)
-        rows[~sliced] = np.asarray(self._members)  # in the order of the batches, as they were written
-        offset = np.arange(len(rows)) - np.repeat(ends - counts, counts) + np.repeat(firsts, counts)
-        for number, service in enumerate(services):
-            here = sliced & (queues == number)[whose]
-            rows[here] = service.rows[offset[here]]
-        del offset, sliced
-        batch["task"] = rows[ends - counts]
-        self._fill(batch, queues, rows, whose)
-        for name, column in self._launches.items():
-            self._launches[name] = np.concatenate([column, batch[name]])
 
-    def _fill(self, batch: dict[str, np.ndarray], queue: np.ndarray, rows: np.ndarray, whose: np.ndarray) -> None:
-        ended = batch["outcome"] == LAUNCH_COMPLETED
-        done, row_of = rows[ended[whose]], whose[ended[whose]]
+    def _requests(self, batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Write the columns of requests in batches; return their rows and their launches."""
+        columns, services = self._launches, self.run.services
+        queues, firsts = np.asarray(self._slices).reshape(-1, 2).T
+        counts = columns["members"][batches]
+        ends, whose = np.cumsum(counts), np.repeat(batches, counts)
+        rows = np.empty(int(ends[-1]), dtype=np.int64)
+        queue, first = np.repeat(queues, counts), np.repeat(firsts, counts)
+        rows[first < 0] = np.asarray(self._members)  # in the order of the batches, as they were written
+        offset = np.arange(len(rows)) - np.repeat(ends - counts, counts) + first
+        for number, service in enumerate(services):
+            here = (first >= 0) & (queue == number)
+            rows[here] = service.rows[offset[here]]
+        del queue, first, offset
+        columns["task"][batches] = rows[ends - counts]
         start = np.asarray(self.start)
-        start[rows] = np.where(np.isnan(start[rows]), batch["start"][whose], start[rows])  # stopped ones keep theirs
-        np.asarray(self.mode)[rows] = batch["mode"][whose]
-        np.asarray(self.place)[rows] = batch["place"][whose]
-        np.asarray(self.detail("batch"))[rows] = batch["launch"][whose]
-        back = np.array([service.response_delay for service in self.run.services])[queue]
-        finish = (batch["end"] + back)[row_of]
+        start[rows] = np.where(np.isnan(start[rows]), columns["start"][whose], start[rows])  # stopped ones keep theirs
+        for column, name in ((self.mode, "mode"), (self.place, "place"), (self.detail("batch"), "launch")):
+            np.asarray(column)[rows] = columns[name][whose]
+        ended = columns["outcome"][whose] == LAUNCH_COMPLETED
+        done, back = rows[ended], np.array([service.response_delay for service in services])
+        finish = (columns["end"][whose] + np.repeat(back[queues], counts))[ended]
         # An answer that would arrive at the horizon, or later, does not count.
         np.asarray(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
         np.asarray(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
-        if self._lean:
-            return  # the stages of requests follow from those of their batches when asked for
-        np.asarray(self.detail("energy"))[done] += (batch["energy"] / batch["members"])[row_of]
-        for name, (since, until) in STAGE_SPANS.items():
-            np.asarray(self.detail(name))[done] += np.nan_to_num(batch[until] - batch[since])[row_of]
+        return rows, whose
 
     def record(self, end: float, stats: dict[str, float]) -> Record:
         """Return all columns as arrays; called once, after the run."""
@@ -393,7 +380,8 @@ class Recorder:
             # A task without a row, and not from a cache, computed at nominal rate from start to finish.
             plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (place >= 0))
             seconds = (finish - start)[plain]
-            energy[plain] = seconds * width(tasks, plain, mode) * watts(tasks, plain, mode)
+            energy[plain] = seconds * per_mode(tasks, plain, mode, lambda m: m.width)
+            energy[plain] *= per_mode(tasks, plain, mode, _watts)
         if len(self._launches["launch"]):
             launches = self._merged_launches(detail["batch"], end)
             if not self._lean:
@@ -428,17 +416,12 @@ class Recorder:
             "upload_start": NAN, "upload_end": NAN, "compute_start": began, "compute_end": over,
             "download_start": NAN, "end": over, "energy": NAN, "lost": 0.0,
         }  # fmt: skip
-        added["busy"] = (over - began) * width(tasks, plain, mode)
+        added["busy"] = (over - began) * per_mode(tasks, plain, mode, lambda m: m.width)
         merged = {
             name: np.concatenate([column, np.broadcast_to(np.asarray(added[name], column.dtype), plain.shape)])
             for name, column in rows.items()
         }
         first = len(rows["energy"])
-        merged["energy"][first:] = merged["busy"][first:] * watts(tasks, plain, mode)
+        merged["energy"][first:] = merged["busy"][first:] * per_mode(tasks, plain, mode, _watts)
         order = np.lexsort((merged["task"], merged["decided"]))  # a fixed order, independent of the order of writing
         return {name: column[order] for name, column in merged.items()}
-
-
-def _launch_columns(rows: bytearray) -> dict[str, np.ndarray]:
-    table = np.frombuffer(rows).reshape(-1, WIDTH).T if rows else np.empty((WIDTH, 0))
-    return {name: column.astype("q") if name in ROW[:6] else column for name, column in zip(ROW, table, strict=True)}

@@ -3,7 +3,7 @@
 import math
 
 from hetsim.engine.core.policy_errors import deadlock, illegal
-from hetsim.engine.core.state import RunState, Signals
+from hetsim.engine.core.state import RunState
 from hetsim.engine.kernel.clock import TIMER, Timer
 from hetsim.policy.decisions import Wait
 
@@ -15,9 +15,8 @@ LOOP_LIMIT = 10_000  # rounds or decisions at one instant without a task's end; 
 class Rounds:
     """Decision rounds: which events cause one, and whether a policy loops."""
 
-    def __init__(self, state: RunState, signals: Signals):
+    def __init__(self, state: RunState):
         self.state = state
-        self.signals = signals
         self.clock = state.clock
         self._wake = Timer(self.wake)
         self._cycle = Timer(self._cycled)
@@ -40,7 +39,7 @@ class Rounds:
         if wake.entry >= 0:
             clock.cancel(wake)  # the policy is called before its timer fired
         if state.wanting:
-            self.signals.offer()  # replicas are placed before the policy is called
+            state.serving.offer()  # replicas are placed before the policy is called
         return True
 
     def _cycled(self, _: Timer) -> None:

@@ -44,6 +44,7 @@ class RunState:
     steady: bool  # True while every launch computes at its nominal rate; frequencies and failures end it
 
     network: SharedNetwork | None = None  # links that jobs on several nodes share, if there are such jobs
+    serving: Any = None  # services with replicas (`hetsim.engine.language.llm_service.Serving`)
     loading: Any = None  # the loads of models (`hetsim.engine.residents.loading`)
     pacing: Pacing | None = None  # decision cycles, if the scheduler's decisions take time
     sources: Sources = field(init=False)
@@ -116,15 +117,12 @@ class Signals:
 
     # a launch with a timetable has completed, with these stage times
     launch_completed: Callable[[Launch, tuple[float, ...]], None]
-    task_completed: Callable[[Task], None]  # a task has completed without a launch of its own
     task_ended: Callable[[Task, int, str], None]  # a task ended without completing: status and reason
-    generated: Callable[[Task], None]  # the last token of a request to a language model was generated
+    generated: Callable[[Task], None]  # a request was answered by a language model or a cache, not in a launch
     drops: Callable[[Task], bool] | None  # asks admission about a request that would join a batch; True: it was dropped
     kill: Callable[..., None]  # ends a launch for a reason; its tasks fail unless another status is given
     materialized: Callable[[Launch], None] | None  # a compute-only launch now has a timetable
     slowed: Callable[[Launch], None] | None  # a compute-only launch may end later than planned
-    paced: Callable[[Launch], None]  # the devices of a replica changed their speed
-    offer: Callable[[], None]  # a round begins, and language models lack replicas
     place: Callable[[WantedReplica], Placement | None]  # returns the policy's placement of a new replica
     imagine: Callable[..., Any]  # makes a fork of the run for a policy (`View.fork`)
     foresee: Callable[..., Any]  # forecasts the requests of a replica of a language model for a policy

@@ -13,129 +13,22 @@ Cost: O(log joined requests) per request and per jump, and O(block) if KV memory
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.recorder import pack_steps
 from hetsim.engine.kernel.clock import TIMER, Timer
-from hetsim.engine.language.generation import DECODING, PREFILLING, QUEUED, Generation
-from hetsim.engine.language.kv_memory import KVMemory
+from hetsim.engine.language.generation import DECODING, PREFILLING, Generation
 from hetsim.engine.language.members import Members
-from hetsim.engine.language.periods import Periods
-from hetsim.engine.language.sequences import Sequences
-from hetsim.engine.language.service_calls import ReplicaType, ServiceCalls
-from hetsim.engine.language.steps import Steps
-from hetsim.engine.residents.holder import Holder
 from hetsim.errors import InvariantError
-from hetsim.model.plan import Placement
 from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_RUNNING
 from hetsim.model.step_times import attended
-from hetsim.policy.iterating import Foreseen
 
 
-class Replica(Holder):
+class Replica(Members):
     """One copy of the model, on devices that it occupies until it is stopped.
 
-    It consists of `memory` for keys and values, the `sequences` that decode, the `requests` (waiting and joined), the
-    current steps (`stage`), and the busy `periods`.  This class decides at each boundary between two steps, and has the
-    attributes that policies see (`hetsim.policy.iterating.Replica`).
+    This class decides at each boundary between two steps.
     """
-
-    fleet: ServiceCalls
-    kind: ReplicaType
-
-    def __init__(self, fleet: ServiceCalls, number: int, kind: ReplicaType, placement: Placement, prefills_only: bool):
-        super().__init__(fleet, number, kind, placement=placement, prefills_only=prefills_only)
-        self.service = service = fleet.service
-        self.policy = fleet.batching
-        self.clock = fleet.clock
-        self.code = fleet.recorder.replica(service.name, number, kind.blocks, placement)
-        self.rows = fleet.recorder.steps
-        self.blocks = kind.blocks
-        self.memory = KVMemory(kind.blocks, service.block, service.prefix_block)
-        self.sequences = Sequences(self, self.memory)
-        self.times = kind.steps
-        self.stage = Steps(self.clock, self.launch, kind.steps, sequences=self.sequences, width=kind.width)
-        self.periods = Periods(fleet, kind, placement, self.stage, since=self.clock._now)
-        self.requests = Members(self, fleet, self.memory, sequences=self.sequences, periods=self.periods)
-        # Both change in place: what policies look at is what its requests have.
-        self.prefilling = self.requests.prefilling
-        self.heads: Mapping[str, Generation] = self.requests.line.heads if self.requests.by_client else {}
-        self.prefill: list[tuple[Generation, int]] = []  # prompt tokens that the step under way reads
-        self.changes: bool = self.policy.changes
-        self.foreseen: Foreseen | None = None  # cached forecast of its requests; None after any event here
-
-    # What policies see --------------------------------------------------------------------------------------
-
-    @property
-    def now(self) -> float:
-        return self.clock._now
-
-    @property
-    def taken_in(self) -> list[Generation]:
-        return self.requests.taken_in
-
-    @property
-    def waiting(self) -> int:  # type: ignore[override]
-        return self.outstanding - self.requests.size
-
-    @property
-    def kv_used(self) -> float:  # type: ignore[override]
-        return 1.0 - self.free_blocks / self.blocks
-
-    def prefixes(self) -> frozenset[Any]:
-        """Return the names of the prefixes that are cached."""
-        if self.stage.under_way:
-            self.evict()
-        return frozenset() if (cache := self.memory.cache) is None else frozenset([*cache.users, *cache.idle])
-
-    @property
-    def idle(self) -> bool:
-        return self.requests.idle and not self.periods.busy
-
-    @property
-    def size(self) -> int:
-        return self.requests.size
-
-    @property
-    def members(self) -> list[Generation]:
-        return list(self.requests.inside.values())
-
-    @property
-    def decoding(self) -> int:
-        return self.sequences.count
-
-    @property
-    def steps(self) -> int:
-        stage, steps = self.stage, self.sequences.steps
-        return steps + stage.over_by(self.clock._now) if stage.under_way and stage.count > 1 else steps
-
-    @property
-    def free_blocks(self) -> int:
-        if self.stage.under_way and (done := self.steps - self.sequences.steps):
-            return self.memory.free - self.sequences.growth(done)
-        return self.memory.free
-
-    def blocks_for(self, request: Generation) -> int:
-        if self.stage.under_way:
-            self.evict()
-        return self.memory.blocks_for(request)
-
-    def cached(self, request: Generation) -> int:
-        if self.stage.under_way:
-            self.evict()
-        return self.memory.cached(request)
-
-    def foresee(self, request: Generation | None = None) -> Foreseen:
-        if request is not None:
-            return self.fleet.foresee(self, request)
-        forecast = self.foreseen
-        if forecast is None or forecast.first_end < self.clock._now:  # one that should have ended by now takes longer
-            forecast = self.foreseen = self.fleet.foresee(self, None)
-            if self.requests.loading or not self.loaded:
-                self.foreseen = None  # the rates of transfers change without a word to replicas
-        return forecast
 
     def start(self, after: float) -> None:
         super().start(after)
@@ -149,32 +42,6 @@ class Replica(Holder):
             self.stage.run_at(rate, power)  # only the step under way is stretched
 
     # Boundaries ---------------------------------------------------------------------------------------------
-
-    def enqueue(self, request: Generation) -> None:
-        requests, stage = self.requests, self.stage
-        self.foreseen = None
-        request.replica = self
-        request.state = QUEUED
-        request.period = -1
-        self.add(1)
-        if requests.by_client and stage.under_way:
-            requests.coming.append(request)
-            self.wake()
-            return
-        requests.queue(request)
-        if not stage.under_way:
-            self.wake()
-        elif stage.count > 1 and requests.size < requests.most and requests.line.head() is request:
-            stage.cut()
-
-    def wake(self) -> None:
-        """Schedule a step boundary: now if idle, else at the end of the step in progress."""
-        self.foreseen = None
-        if self.stage.under_way:
-            if self.stage.count > 1:
-                self.stage.cut()
-        elif self.launch.entry < 0 and self.loaded:
-            self.clock.at(self.clock._now, TIMER, self.launch)
 
     def _fired(self, timer: Timer) -> None:
         self.foreseen = None
@@ -192,29 +59,29 @@ class Replica(Holder):
                 raise InvariantError(f"t = {self.clock._now:g} s: {defect}")
 
     def _decide(self) -> None:
-        requests, sequences, stage = self.requests, self.sequences, self.stage
+        sequences, stage = self.sequences, self.stage
         lag = 0.0
         gave_way = False
-        if requests.leaving:
-            requests.let_leave()
-        if requests.coming:
-            requests.line_up()  # in order of arrival, before any of them may join
-        if requests.here:
-            requests.take_up()
+        if self.leaving:
+            self.let_leave()
+        if self.coming:
+            self.line_up()  # in order of arrival, before any of them may join
+        if self.here:
+            self.take_up()
         while sequences.count and sequences.needed > self.memory.free:
-            lag += requests.preempt()
+            lag += self.preempt()
             gave_way = True
-        requests.head = None
-        if self.outstanding > len(requests.inside) and not (gave_way and requests.inside):
-            lag += requests.join()
-        if not requests.inside:
+        self.head = None
+        if self.outstanding > len(self.inside) and not (gave_way and self.inside):
+            lag += self.join()
+        if not self.inside:
             if self.periods.busy:  # nothing to do: the busy period is over
                 self.periods.end(LAUNCH_COMPLETED, self.clock._now)
             self.fleet.rested(self)
             return
         if not self.periods.busy:
             self.periods.begin()
-        if not requests.prefilling:
+        if not self.prefilling:
             self._jump(gave_way, lag)
             return
         plan = call(self.fleet.state, self.policy.step, self)
@@ -233,13 +100,15 @@ class Replica(Holder):
 
     def _jump(self, gave_way: bool, lag: float) -> None:
         """Begin decoding up to the next change of the batch; `gave_way`: after preempting."""
-        sequences, requests = self.sequences, self.requests
+        sequences = self.sequences
         count = 1 if lag else sequences.until_full(sequences.until_end())  # a row of several steps has no copying
-        if count > 1 and self.outstanding > len(requests.inside):
+        if count > 1 and self.outstanding > len(self.inside):
             if gave_way:  # a sequence was preempted, so the policy was not asked whether a request may join
-                count = 1 if self.changes or requests.may_fit() else count
-            elif self.changes and requests.head is not None:
-                steps: int = call(self.fleet.state, self.policy.steady, self, requests.head, count)
+                head = self.first()
+                fits = head is not None and self.memory.blocks_for(head) + sequences.growth(2) <= self.memory.free
+                count = 1 if self.policy.changes or fits else count
+            elif self.policy.changes and self.head is not None:
+                steps: int = call(self.fleet.state, self.policy.steady, self, self.head, count)
                 if steps < 1:
                     raise self.fleet.illegal(f"must answer a number of steps of at least 1; got {steps}")
                 count = min(count, steps)
@@ -268,7 +137,7 @@ class Replica(Holder):
 
     def _settle(self) -> None:
         """Complete the current steps: count their tokens, and end the finished requests."""
-        stage, sequences, requests = self.stage, self.sequences, self.requests
+        stage, sequences = self.stage, self.sequences
         part = stage.over() / (len(self.prefill) + (sequences.count if stage.decodes else 0))
         self._row(self.clock._now)
         if stage.decodes:
@@ -278,10 +147,10 @@ class Replica(Holder):
                 if request is None:
                     break
                 sequences.leave(request)
-                requests.finish(request)
+                self.finish(request)
         if self.prefill:
             for request, tokens in self.prefill:
-                requests.prefilled(request, tokens, part)
+                self.prefilled(request, tokens, part)
             self.prefill = []
         stage.reading = 0  # after `_row`, which writes it
 
@@ -299,14 +168,8 @@ class Replica(Holder):
             stage.began, stage.lag = boundary, 0.0
         stage.count = 1
 
-    def evict(self) -> None:
-        """Evict idle prefixes that do not fit next to the sequences' KV data any more."""
-        cache = self.memory.cache
-        if cache is not None and cache.idle:
-            cache.fit(self.free_blocks)
-
     def _row(self, end: float) -> None:
-        stage, sequences, requests = self.stage, self.sequences, self.requests
+        stage, sequences = self.stage, self.sequences
         decoding = growth = fresh = 0
         if stage.decodes:
             decoding = sequences.count
@@ -323,7 +186,7 @@ class Replica(Holder):
         if memory.cache is not None:
             memory.cache.fit(memory.free - growth)
             cached = memory.cached_blocks
-        running = len(requests.inside) + len(requests.loading)
+        running = len(self.inside) + len(self.loading)
         self.rows.extend(pack_steps(
             stage.began, end, self.code, stage.count, decoding, stage.reading, sequences.context, memory.free, growth,
             cached, running, self.outstanding - running, fresh,
@@ -337,9 +200,6 @@ class Replica(Holder):
 
     def close(self, end: float, outcome: int) -> None:
         """Write the row of the last busy or idle period when the replica or the run ends."""
-        if not self.periods.busy:
-            self.periods.rest(outcome, end)
-            return
         stage, sequences = self.stage, self.sequences
         if stage.under_way:
             # Steps that the end of the run cuts off have been computed in part.
@@ -368,8 +228,4 @@ class Replica(Holder):
         self.split()
         self.close(self.clock._now, outcome)
         stage.under_way = False
-        return self.requests.lose("failure" if outcome == LAUNCH_LOST else "recompute")
-
-    def defects(self) -> list[str]:
-        """Return errors in counts of requests and KV blocks as messages (for --check)."""
-        return [f"{self!r}: {text}" for text in self.requests.defects()]
+        return self.lose("failure" if outcome == LAUNCH_LOST else "recompute")

@@ -25,7 +25,7 @@ class Generation:
     priority: float = 0.0
     client: str = ""
     weight: float = 1.0
-    need: int = 0  # maximum number of KV blocks that it needs; only set if replicas differ in type
+    need: int = 0  # maximum number of KV blocks that it needs
     state: int = QUEUED
     replica: Any = None  # the `continuous_batching.Replica` that has the request
     made: int = 0  # number of tokens generated; not updated while the request decodes (see `produced`)
@@ -45,7 +45,7 @@ class Generation:
     flows: list[Any] = field(default_factory=list)  # transfers of its keys and values; None in a forecast
     leaves: bool = False  # True if the client has aborted it; it leaves its replica after the current step
     token_at: float = NAN  # time of the request's last token; not updated while it decodes
-    kind: Any = None  # type of the replica that it joined last (`service_calls.ReplicaType`)
+    kind: Any = None  # type of the replica that it joined last (`HolderType`)
     joules: float = 0.0  # energy above idle, in joules, on replica types before the present one
     earlier: float = 0.0  # device-seconds on replica types before the present one
     expected: tuple[int, int] | None = None  # position of a replica type, and the estimated answer tokens on it

@@ -2,65 +2,59 @@
 
 import math
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, Signals
+from hetsim.engine.flight.launch import Resident
 from hetsim.engine.kernel.clock import FINISH, Later
-from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.generation import NAN, OVER, QUEUED, Generation
 from hetsim.engine.language.kv_transfers import KVTransfers
-from hetsim.engine.language.periods import Periods
-from hetsim.engine.language.service_calls import ReplicaType, ServiceCalls
 from hetsim.engine.queues.queue import OneByOne
-from hetsim.engine.residents.replica_set import ReplicaSet, Residents
+from hetsim.engine.residents.holder import HolderType
 from hetsim.errors import RunError
 from hetsim.model.mode import Shape
-from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED, STOPS
+from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_RUNNING, REJECTED, STOPS
 from hetsim.model.service import LanguageService
+from hetsim.model.step_times import StepTimes
 from hetsim.model.task import RUNNING, Task
 from hetsim.policy.iterating import Foreseen
 from hetsim.policy.routing import OpenReplicas
 
 
 @dataclass(eq=False)
-class Fleet(ServiceCalls):
-    """One language model service: its requests, router and replicas."""
+class Fleet(KVTransfers):
+    """One language model service: its requests, router and replicas.
 
-    state: RunState
-    rounds: Rounds
-    signals: Signals
-    devices_free: Callable[[], None]  # called when a replica gives devices back
+    Lower modules than this one name replicas (`continuous_batching.Replica`), which call it, as `Any`.
+    """
+
     service: LanguageService
-    batching: Any
-    routing: Any
-    scaling: Any
-    checked: bool
-    holder_type = Replica
+    checked: bool  # True if each step boundary is checked for inconsistencies (--check)
 
     def __post_init__(self) -> None:
         state, service = self.state, self.service
-        self.clock, self.links, self.recorder = state.clock, state.links, state.recorder
-        self.random = state.input.random.stream("routing", service.name)
-        self.kinds = [ReplicaType(service, position) for position in range(len(service.kinds))]
-        self.largest = _largest(self.kinds, service)  # KV blocks that a request may need at most
+        self.recorder = state.recorder
+        pairs = zip(service.shape.modes, service.kinds, strict=True)
+        self.kinds = [HolderType(position, *pair) for position, pair in enumerate(pairs)]
+        self.largest = _largest(service)  # KV blocks that a request may need at most
         extra = state.tasks.extra
         self.prompts, self.outputs = extra["prompt_tokens"], extra["output_tokens"]
         for kind in self.kinds if len(self.kinds) > 1 else ():
-            kind.measure(service, self.prompts[service.rows], self.outputs[service.rows])
+            kind.speed = _speed(kind.given.step, service, self.prompts[service.rows], self.outputs[service.rows])
         self.names = state.tasks.hash_ids if service.prefix_block else None
         details = (self.recorder.detail(name) for name in ("first_token", "batch", "compute", "energy"))
         self.first_tokens, self.batch, self.compute, self.energy = details
         several = state.input.calls is not None  # then results ask what each attempt took
         # device-seconds of finished requests, by row
         self.received: Any = self.recorder.detail("received") if several else array("d", bytes(8 * len(state.tasks)))
-        self.requests: dict[int, Generation] = {}
         self.answered: dict[int, Task] = {}  # requests with the last token on its way to the client
         self.coming = OneByOne(len(service.rows))  # requests that have come to the replicas, and those to come
-        self.transfers = KVTransfers(state.links, service.token_bytes)
-        self.replicas = ReplicaSet(self, state, self.rounds, signals=self.signals, devices_free=self.devices_free)
+        super().__post_init__()
 
     # Their way ----------------------------------------------------------------------------------------------
 
@@ -77,34 +71,26 @@ class Fleet(ServiceCalls):
             reason = f"needs {need:,} KV blocks, a replica has {self.largest:,}"
             self.signals.task_ended(task, REJECTED, reason)
             return
-        if len(self.kinds) > 1:
-            request.need = need
-        self.requests[row] = request
+        request.need = need
         self.coming.to_come -= 1
         self.coming.joined.append(self.clock._now)
         self.state.iterating += 1
-        if self.replicas.missing:
-            self.replicas.refill()
-        self.replicas.send(request, False)
-        if service.scaling is not None:
-            self.replicas.scale(row)
+        self.enter(row, request)
 
     def able(self, request: Generation, replicas: OpenReplicas) -> OpenReplicas:
         return OpenReplicas([replica for replica in replicas if replica.blocks >= request.need])
 
     def hand_over(self, request: Generation) -> None:
-        assert request.source is not None
         self.batch[request.row] = request.source.periods.launch
-        self.replicas.send(request, True)
-        self.replicas.scale(request.row)
+        self.send(request, True)
+        self.scale(request.row)
 
-    def lost(self, orphans: dict[int, Generation], lost: Sequence[Replica]) -> None:
+    def lost(self, orphans: dict[int, Generation], lost: Sequence[Any]) -> None:
         for row, request in self.requests.items():
             if request.source in lost and row in orphans:
                 request.begin_anew(self.clock._now)  # its keys and values were on the lost replica
             elif request.source in lost:
-                assert request.replica is not None
-                request.replica.requests.lose_source(request)
+                request.replica.lose_source(request)
 
     def resume(self, request: Generation) -> None:
         if request.leaves:
@@ -112,17 +98,14 @@ class Fleet(ServiceCalls):
             request.state = OVER
             self.aborted(request.task)
         else:
-            self.replicas.send(request, request.source is not None)
-
-    def rested(self, replica: Replica) -> None:
-        self.replicas.rested(replica)
+            self.send(request, request.source is not None)
 
     # What becomes of them -----------------------------------------------------------------------------------
 
     def drops(self, request: Generation) -> bool:
         return self.signals.drops is not None and self.signals.drops(request.task)
 
-    def joined(self, request: Generation, replica: Replica) -> None:
+    def joined(self, request: Generation, replica: Any) -> None:
         row, task = request.row, request.task
         if not request.started:
             request.started = True
@@ -139,7 +122,7 @@ class Fleet(ServiceCalls):
 
     def first_token(self, request: Generation) -> None:
         self.first_tokens[request.row] = time = self.clock._now + self.service.response_delay
-        if (scaler := self.replicas.scaler) is not None:
+        if (scaler := self.scaler) is not None:
             scaler.first.note(self.clock._now, time - request.arrival)
 
     def gave_way(self, request: Generation, kind: str) -> None:
@@ -150,7 +133,7 @@ class Fleet(ServiceCalls):
         if not request.made:
             self.recorder.detail("cached_tokens")[request.row] = min(tokens, request.prompt)
 
-    def finished(self, request: Generation, replica: Replica) -> None:
+    def finished(self, request: Generation, replica: Any) -> None:
         recorder, row, now = self.recorder, request.row, self.clock._now
         self.batch[row] = replica.periods.launch
         self.compute[row] = now - recorder.start[row] - request.paused
@@ -165,7 +148,7 @@ class Fleet(ServiceCalls):
             self.clock.at(now + back, FINISH, Later(self._delivered, request.task))
         else:
             self._delivered(request.task)
-        if (scaler := self.replicas.scaler) is not None:
+        if (scaler := self.scaler) is not None:
             if request.output > 1:
                 scaler.further.note(now, (now + back - self.first_tokens[row]) / (request.output - 1))
             scaler.changed()
@@ -188,28 +171,23 @@ class Fleet(ServiceCalls):
             self.aborted(task)
             return
         replica, request.leaves = request.replica, True
-        if replica is not None and replica.requests.abort(request):
+        if replica is not None and replica.abort(request):
             return
         source = request.source
         if request.started:
             self.cut_off(request, self.clock._now)
         self.aborted(task)
-        if source is not None and row in source.requests.held:
-            source.requests.let_go(request)
+        if source is not None and row in source.held:
+            source.let_go(request)
 
     def aborted(self, task: Task) -> None:
         """End an aborted request that has left all replicas."""
         self.signals.task_ended(task, ABORTED, self.recorder.reasons[task.index])
-        self.replicas.scale()
+        self.scale()
 
     def never(self) -> None:
         """Record that one of the expected requests will not arrive."""
         self.coming.to_come -= 1
-
-    def _unseen(self, row: int, end: float) -> None:
-        """Delete a first-token time after `end`: the client did not receive the token."""
-        if self.first_tokens[row] > end:
-            self.first_tokens[row] = NAN
 
     def gone(self, task: Task) -> None:
         """End a request early: its patience ended, or it was rejected or aborted."""
@@ -222,13 +200,12 @@ class Fleet(ServiceCalls):
             self.never()
             return
         self.state.iterating -= 1
-        if self.replicas.lobby.pop(task.index, None) is None and request.state == QUEUED:
-            assert request.replica is not None
-            request.replica.requests.forget(request)
+        if self.lobby.pop(task.index, None) is None and request.state == QUEUED:
+            request.replica.forget(request)
         if request.started and not request.leaves:  # the scheduler rejects one that waits again
             self.cut_off(request, self.clock._now)
             if request.source is not None:
-                request.source.requests.let_go(request)
+                request.source.let_go(request)
 
     # Rows ---------------------------------------------------------------------------------------------------
 
@@ -236,25 +213,16 @@ class Fleet(ServiceCalls):
         self.state.last_launch += 1
         return self.state.last_launch
 
-    def write(
-        self, periods: Periods, number: int, outcome: int, times: tuple[float, ...], busy: float, powered: float
-    ) -> None:
-        kind, task = periods.kind, periods.leader if periods.leader >= 0 else int(self.service.rows[0])
-        place = self.recorder.place_code(periods.placement, 0)
-        self.recorder.period(
-            number, task, periods.served, mode=kind.position, place=place, outcome=outcome, times=times, busy=busy,
-            energy=powered * kind.watts
-        )
-
     def close(self, end: float) -> None:
         """Write the rows of replicas and requests that are unfinished at the run's end."""
-        for replica in self.replicas.all:
+        for replica in self.all:
             replica.close(end, LAUNCH_RUNNING if self.requests else LAUNCH_COMPLETED)
         for request in self.requests.values():
             if request.started:
                 self.cut_off(request, end)
         for row in (*self.requests, *self.answered):
-            self._unseen(row, end)
+            if self.first_tokens[row] > end:  # the client did not receive the token
+                self.first_tokens[row] = NAN
 
     def cut_off(self, request: Generation, end: float) -> None:
         """Record the partial work of a started request at an abort or the run's end."""
@@ -262,23 +230,21 @@ class Fleet(ServiceCalls):
         replica, row = request.replica, request.row
         if replica is not None and replica.periods.launch >= 0:
             self.batch[row] = replica.periods.launch
-        paused = request.paused + (0.0 if math.isnan(request.paused_at) else end - request.paused_at)
-        self.compute[row] = max(0.0, end - self.recorder.start[row] - paused)
+        self.compute[row] = self.in_steps(request, end)
         seconds = request.seconds if replica is None else replica.sequences.part_of(request)
         self.energy[row], self.received[row] = request.energy(seconds), request.received(seconds)
 
     # What views and policies ask ----------------------------------------------------------------------------
 
-    def foresee(self, replica: Replica, newcomer: Generation | None) -> Foreseen:
+    def foresee(self, replica: Any, newcomer: Generation | None) -> Foreseen:
         return self.signals.foresee(replica, newcomer)
 
-    def in_steps(self, row: int) -> float:
+    def in_steps(self, request: Generation | None, end: float) -> float:
         """Return the seconds that a request took part in steps; 0 if it has not joined."""
-        request = self.requests.get(row)
         if request is None or not request.started:
             return 0.0
-        until = self.clock._now if math.isnan(request.paused_at) else request.paused_at
-        return max(0.0, until - self.recorder.start[row] - request.paused)
+        until = end if math.isnan(request.paused_at) else request.paused_at
+        return max(0.0, until - self.recorder.start[request.row] - request.paused)
 
     def received_by(self, row: int) -> float:
         """Return the device-seconds of a request: its shares of the steps so far."""
@@ -289,19 +255,41 @@ class Fleet(ServiceCalls):
         return request.received(request.seconds if replica is None else replica.seconds_of(request))
 
 
-class Serving(Residents):
-    """All language model services of a run."""
+class Serving:
+    """All services with replicas of a run; those of language models are in `fleets`."""
 
-    def __init__(self, state: RunState, rounds: Rounds, signals: Signals, checked: bool):
+    def __init__(self, state: RunState, rounds: Rounds, signals: Signals, checked: bool, replicas: Any):
+        """`replicas`: the class of replicas of language models."""
         run = state.input
-        super().__init__(state)
+        self.state = state
+        self._offered = -1  # releases of devices when these were offered last
         self.fleets: dict[Shape, Fleet] = {}
         for service, (batching, routing, scaling) in zip(run.language, run.iteration, strict=True):
             self.fleets[service.shape] = Fleet(
-                state, rounds, signals, devices_free=self.refill, service=service, batching=batching, routing=routing,
-                scaling=scaling, checked=checked
+                state, rounds, signals, service=service, batching=batching, routing=routing, scaling=scaling,
+                holder_type=replicas, checked=checked
             )  # fmt: skip
-        self.sets = [fleet.replicas for fleet in self.fleets.values()]
+        self.sets: list[Any] = list(self.fleets.values())  # and those that form batches, in the order of services
+
+    def begin(self) -> None:
+        for one in self.sets:
+            one.begin()
+
+    def lose(self, launches: list[Resident], outcome: int = LAUNCH_LOST) -> None:
+        """Remove and replace failed or stopped replicas (`outcome`), service by service."""
+        for one in self.sets:
+            one.lose([launch.holder for launch in launches if launch.holder.fleet is one], outcome)
+
+    def refill(self) -> None:
+        """Start missing replicas of each service, since devices may be free or up again."""
+        for one in self.sets:
+            one.offered()
+        self._offered = self.state.capacity.releases
+
+    def offer(self) -> None:
+        """At the begin of a round, start missing replicas if devices were released."""
+        if self.state.capacity.releases != self._offered:
+            self.refill()
 
     def waiting(self, row: int) -> Task | None:
         """Return the request of a row if it waits for its first step, else None."""
@@ -313,20 +301,28 @@ class Serving(Residents):
         missing = sum(len(one.missing) for one in self.sets)
         lack = "of their replicas have failed or were not started, and no devices become free"
         why = f"; {missing} {lack}" if missing else ""
-        count = sum(len(one.fleet.requests) for one in self.sets)
+        count = sum(len(one.requests) for one in self.sets)
         return RunError(f"{count} requests wait for replicas, and no event is left that could serve them{why}")
 
     def close(self, end: float) -> None:
         for one in self.sets:
-            one.fleet.close(end)
+            one.close(end)
 
     def defects(self) -> list[str]:
         return [text for one in self.sets for replica in one.all for text in replica.defects()]
 
 
-def _largest(kinds: list[ReplicaType], service: LanguageService) -> int:
+def _speed(steps: StepTimes, service: LanguageService, prompt: np.ndarray, output: np.ndarray) -> float:
+    """Return tokens per second in full batches of requests of these lengths."""
+    decoding = float((output - 1.0).mean()) / service.max_sequences
+    filled = float((prompt + output - 1.0).mean()) / (service.max_num_batched_tokens or math.inf)
+    seconds = steps.demand(prompt, output, service.max_sequences)[2] + steps.fixed * max(decoding, filled)
+    return float((prompt + output).mean()) / seconds if seconds > 0 else 1.0
+
+
+def _largest(service: LanguageService) -> int:
     """Return the KV blocks of the largest request that every role can serve."""
-    sides = [[kind.blocks for kind in kinds if kind.replicas or service.scaling is not None]]
+    sides = [[kind.blocks for kind in service.kinds if kind.replicas or service.scaling is not None]]
     if service.prefillers:
-        sides.append([kind.blocks for kind in kinds if kind.prefillers])
+        sides.append([kind.blocks for kind in service.kinds if kind.prefillers])
     return min(max(side) for side in sides)

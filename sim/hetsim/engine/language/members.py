@@ -1,130 +1,66 @@
 """Requests of one replica: waiting, joined, decoding, or preempted."""
 
 import math
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 from hetsim.engine.core.policy_errors import call
+from hetsim.engine.kernel.clock import TIMER
 from hetsim.engine.language.generation import DECODING, LOADING, NAN, OVER, PREFILLING, QUEUED, Generation
 from hetsim.engine.language.kv_memory import KVMemory
+from hetsim.engine.language.llm_service import Fleet
 from hetsim.engine.language.periods import Periods
 from hetsim.engine.language.sequences import Sequences
-from hetsim.engine.language.service_calls import ServiceCalls
+from hetsim.engine.language.steps import Steps
+from hetsim.engine.residents.holder import Holder, HolderType
+from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING
+from hetsim.policy.iterating import Foreseen
 
 Entry = tuple[Any, int, Generation]
 
 
-class Lines:
-    """Waiting requests of a replica: a queue per client, or one queue for all clients.
+class Members(Holder):
+    """State and requests of a replica, of which `Replica` decides the steps.
 
-    The policy chooses the next client.  Requests that no longer wait are skipped when they reach the head of a queue.
-    Cost: O(log waiting requests) per request, and that of the policy.
+    It consists of `memory` for keys and values, the `sequences` that decode, the requests (waiting in `lines`, joined
+    in `inside`), the current steps (`stage`), and the busy `periods`.  It has the attributes that policies see
+    (`hetsim.policy.iterating.Replica`).
     """
 
-    def __init__(self, replica: Any, by_client: bool):
-        self.replica = replica
-        self.by_client = by_client
-        self.of: dict[str, list[Entry]] = {}  # the line of each client; one that is empty stays for its next request
-        self.heads: dict[str, Generation] = {}  # the first request of each client that has any
-        self.chosen = ""
+    fleet: Fleet
 
-    def push(self, key: Any, request: Generation) -> None:
-        client, heads = "", self.heads
-        if self.by_client:
-            client, replica = request.client, self.replica
-            call(replica.fleet.state, replica.policy.queued, replica, request)
-        line = self.of.get(client)
-        if line is None:
-            line = self.of[client] = []
-        heappush(line, (key, request.row, request))
-        if client not in heads or line[0][2] is request:
-            heads[client] = request
-
-    def move(self, key: Any, request: Generation) -> None:
-        client = request.client if self.by_client else ""
-        line = self.of[client]
-        line[:] = [entry for entry in line if entry[2] is not request]
-        line.append((key, request.row, request))
-        heapify(line)  # its key has changed, in either direction
-        self._look(client)
-
-    def gone(self, request: Generation) -> None:
-        """Update the head of a queue if it was this request, which no longer waits."""
-        client = request.client if self.by_client else ""
-        if self.heads.get(client) is request:
-            self._look(client)
-
-    def _look(self, client: str) -> None:
-        """Remove stale entries from a client's queue, and store its first waiting request."""
-        replica, line = self.replica, self.of[client]
-        while line:
-            request = line[0][2]
-            if request.state == QUEUED and request.replica is replica:
-                self.heads[client] = request
-                return
-            heappop(line)
-        self.heads.pop(client, None)
-
-    def head(self) -> Generation | None:
-        """Return the request that may join next; None if no request waits."""
-        heads = self.heads
-        if not self.by_client or not heads:
-            return heads.get("")
-        if len(heads) == 1:
-            self.chosen = next(iter(heads))
-        else:
-            fleet = self.replica.fleet
-            self.chosen = client = call(fleet.state, self.replica.policy.turn, self.replica)
-            if client not in heads:
-                raise fleet.illegal(f"chose the client {client!r}, which has no waiting requests")
-        return heads[self.chosen]
-
-    def pop(self) -> None:
-        heappop(self.of[self.chosen])
-        self._look(self.chosen)
-
-    def everyone(self) -> list[Generation]:
-        """Return all waiting requests, client by client in queue order."""
-        return [
-            request for line in self.of.values() for _, _, request in sorted(line, key=lambda entry: entry[:2])
-            if request.state == QUEUED and request.replica is self.replica
-        ]  # fmt: skip
-
-
-@dataclass(eq=False)
-class Members:
-    """Requests of one replica: waiting, joined, and in transfer."""
-
-    replica: Any  # what policies and requests know, and `wake`s for a boundary
-    service: ServiceCalls
-    memory: KVMemory
-    sequences: Sequences
-    periods: Periods
-
-    def __post_init__(self) -> None:
-        service, replica = self.service, self.replica
-        self.policy = service.batching
-        self.clock = service.clock
-        self.most = service.service.max_sequences
-        self.by_client: bool = self.policy.by_client
-        self.follows: bool = self.policy.follows
-        self.line = Lines(replica, self.by_client)
+    def __init__(self, fleet: Fleet, number: int, kind: HolderType, placement: Placement, prefills_only: bool):
+        super().__init__(fleet, number, kind, placement=placement, prefills_only=prefills_only)
+        service, self.policy = self.service, fleet.batching
+        self.blocks, self.times = kind.given.blocks, kind.given.step
+        self.code = fleet.recorder.replica(service.name, number, self.blocks, placement)
+        self.rows = fleet.recorder.steps
+        self.memory = KVMemory(self.blocks, service.block, service.prefix_block)
+        self.sequences = Sequences(self, self.memory)
+        self.stage = Steps(self.clock, self.launch, self.times, sequences=self.sequences, width=kind.width)
+        self.periods = Periods(self, self.stage, since=self.clock._now)
+        self.lines: dict[str, list[Entry]] = {}  # by client (all: ""); one that is empty stays for its next request
+        self.heads: dict[str, Generation] = {}  # the first waiting request of each of these lines
+        self.chosen = ""  # the client whose request may join next
         self.inside: dict[int, Generation] = {}
         self.loading: dict[int, Generation] = {}
         self.held: dict[int, Generation] = {}  # prefilled here, not yet fetched by the replica that will decode them
         self.here: list[Generation] = []  # requests of `loading` of which the keys and values have arrived
         self.prefilling: list[Generation] = []
+        self.prefill: list[tuple[Generation, int]] = []  # prompt tokens that the step under way reads
         # if policies choose clients: arrivals during the current steps, queued after them
         self.coming: list[Generation] = []
         self.leaving: list[Generation] = []  # members that their clients have aborted in the step under way
         # the first waiting request, if it may not join although there is a place for it
         self.head: Generation | None = None
+        self.foreseen: Foreseen | None = None  # cached forecast of its requests; None after any event here
+
+    # What policies see --------------------------------------------------------------------------------------
 
     @property
-    def size(self) -> int:
-        return len(self.inside) + len(self.loading)
+    def now(self) -> float:
+        return self.clock._now
 
     @property
     def taken_in(self) -> list[Generation]:
@@ -132,77 +68,202 @@ class Members:
         return [*self.inside.values(), *self.loading.values()]
 
     @property
+    def waiting(self) -> int:  # type: ignore[override]
+        return self.outstanding - self.size
+
+    @property
+    def kv_used(self) -> float:  # type: ignore[override]
+        return 1.0 - self.free_blocks / self.blocks
+
+    def prefixes(self) -> frozenset[Any]:
+        """Return the names of the prefixes that are cached."""
+        self.evict()
+        return frozenset() if (cache := self.memory.cache) is None else frozenset([*cache.users, *cache.idle])
+
+    @property
     def idle(self) -> bool:
-        return not (self.replica.outstanding or self.held or self.loading)
+        return not (self.outstanding or self.held or self.loading or self.periods.busy)
+
+    @property
+    def size(self) -> int:
+        return len(self.inside) + len(self.loading)
+
+    @property
+    def members(self) -> list[Generation]:
+        return list(self.inside.values())
+
+    @property
+    def decoding(self) -> int:
+        return self.sequences.count
+
+    @property
+    def steps(self) -> int:
+        stage, steps = self.stage, self.sequences.steps
+        return steps + stage.over_by(self.clock._now) if stage.under_way and stage.count > 1 else steps
+
+    @property
+    def free_blocks(self) -> int:
+        if self.stage.under_way and (done := self.steps - self.sequences.steps):
+            return self.memory.free - self.sequences.growth(done)
+        return self.memory.free
+
+    def blocks_for(self, request: Generation) -> int:
+        self.evict()
+        return self.memory.blocks_for(request)
+
+    def cached(self, request: Generation) -> int:
+        self.evict()
+        return self.memory.cached(request)
+
+    def foresee(self, request: Generation | None = None) -> Foreseen:
+        if request is not None:
+            return self.fleet.foresee(self, request)
+        forecast = self.foreseen
+        if forecast is None or forecast.first_end < self.clock._now:  # one that should have ended by now takes longer
+            forecast = self.foreseen = self.fleet.foresee(self, None)
+            if self.loading or not self.loaded:
+                self.foreseen = None  # the rates of transfers change without a word to replicas
+        return forecast
+
+    def evict(self) -> None:
+        """Evict idle prefixes that do not fit next to the sequences' KV data any more."""
+        cache = self.memory.cache
+        if cache is not None and cache.idle and self.stage.under_way:
+            cache.fit(self.free_blocks)
 
     # Waiting ------------------------------------------------------------------------------------------------
 
+    def enqueue(self, request: Generation) -> None:
+        stage = self.stage
+        self.foreseen = None
+        request.replica = self
+        request.state = QUEUED
+        request.period = -1
+        self.add(1)
+        if self.policy.by_client and stage.under_way:
+            self.coming.append(request)
+            self.wake()
+            return
+        self.queue(request)
+        if not stage.under_way:
+            self.wake()
+        elif stage.count > 1 and self.size < self.service.max_sequences and self.first() is request:
+            stage.cut()
+
+    def wake(self) -> None:
+        """Schedule a step boundary: now if idle, else at the end of the step in progress."""
+        self.foreseen = None
+        if self.stage.under_way:
+            if self.stage.count > 1:
+                self.stage.cut()
+        elif self.launch.entry < 0 and self.loaded:
+            self.clock.at(self.clock._now, TIMER, self.launch)
+
     def queue(self, request: Generation) -> None:
-        self.line.push(call(self.service.state, self.policy.key, request), request)
+        """Add a waiting request: by client, or in one line for all of them.
+
+        Requests that no longer wait are skipped at the head.  Cost: O(log waiting requests), and that of the policy.
+        """
+        key = call(self.fleet.state, self.policy.key, request)
+        client, heads = self._line_of(request), self.heads
+        if self.policy.by_client:
+            call(self.fleet.state, self.policy.queued, self, request)
+        line = self.lines.setdefault(client, [])
+        heappush(line, (key, request.row, request))
+        if client not in heads or line[0][2] is request:
+            heads[client] = request
+
+    def _line_of(self, request: Generation) -> str:
+        return request.client if self.policy.by_client else ""
+
+    def _look(self, client: str) -> None:
+        """Remove stale entries from a client's line, and store its first waiting request."""
+        line = self.lines[client]
+        while line:
+            request = line[0][2]
+            if request.state == QUEUED and request.replica is self:
+                self.heads[client] = request
+                return
+            heappop(line)
+        self.heads.pop(client, None)
+
+    def first(self) -> Generation | None:
+        """Return the request that may join next, of the client that the policy chooses."""
+        heads = self.heads
+        if not self.policy.by_client or not heads:
+            return heads.get("")
+        if len(heads) == 1:
+            self.chosen = next(iter(heads))
+        else:
+            self.chosen = client = call(self.fleet.state, self.policy.turn, self)
+            if client not in heads:
+                raise self.fleet.illegal(f"chose the client {client!r}, which has no waiting requests")
+        return heads[self.chosen]
+
+    def everyone(self) -> list[Generation]:
+        """Return all waiting requests, client by client in queue order."""
+        return [
+            request for line in self.lines.values() for _, _, request in sorted(line, key=lambda entry: entry[:2])
+            if request.state == QUEUED and request.replica is self
+        ]  # fmt: skip
 
     def line_up(self) -> None:
         """Queue the requests that arrived during the last steps, in order of arrival."""
         coming, self.coming = self.coming, []
         for request in coming:
-            if request.state == QUEUED and request.replica is self.replica:
+            if request.state == QUEUED and request.replica is self:
                 self.queue(request)
 
     def forget(self, request: Generation) -> None:
         """Remove a waiting request; its queue entry becomes stale and is skipped."""
         request.state = OVER
-        self.line.gone(request)
-        self.replica.add(-1)
-        self.replica.wake()
+        client = self._line_of(request)
+        if self.heads.get(client) is request:
+            self._look(client)
+        self.add(-1)
+        self.wake()
 
     # Joining ------------------------------------------------------------------------------------------------
 
     def join(self) -> float:
         """Add waiting requests to the batch while they fit; return the seconds of copying."""
-        line, max_members, memory, inside, loading = self.line, self.most, self.memory, self.inside, self.loading
+        max_members, memory, inside, loading = self.service.max_sequences, self.memory, self.inside, self.loading
         lag = 0.0
         while len(inside) + len(loading) < max_members:
-            request = self.head = line.head()
-            if request is None:
+            request = self.head = self.first()
+            if request is None or memory.blocks_for(request) + self.sequences.needed > memory.free:
                 break
-            if memory.blocks_for(request) + self.sequences.needed > memory.free:
-                break
-            if not call(self.service.state, self.policy.admits, self.replica, request):
+            if not call(self.fleet.state, self.policy.admits, self, request):
                 break
             self.head = None
-            if self.service.drops(request):
-                self.clock.cancel(self.replica.launch)  # woken by the end of the request, while it decides
+            if self.fleet.drops(request):
+                self.clock.cancel(self.launch)  # woken by the end of the request, while it decides
                 continue
-            line.pop()
+            heappop(self.lines[self.chosen])
+            self._look(self.chosen)
             lag += self._enter(request)  # copies follow each other over one link
         return lag
 
-    def may_fit(self) -> bool:
-        """Return True if the first waiting request would fit after the next decoding step."""
-        head = self.line.head()
-        return head is not None and self.memory.blocks_for(head) + self.sequences.growth(2) <= self.memory.free
-
     def _enter(self, request: Generation) -> float:
-        service, memory = self.service, self.memory
-        if self.follows:
-            call(service.state, self.policy.joined, self.replica, request)
-        service.joined(request, self.replica)
+        fleet, memory = self.fleet, self.memory
+        if self.policy.follows:
+            call(fleet.state, self.policy.joined, self, request)
+        fleet.joined(request, self)
         if request.source is not None:
             memory.enter_with(request)
             request.state = LOADING
             self.loading[request.row] = request
-            service.transfers.fetch(request, self.replica)
+            fleet.fetch(request, self)
             return 0.0
         self._begin(request)
-        request.paused += 0.0 if math.isnan(request.paused_at) else self.clock._now - request.paused_at
-        request.paused_at = NAN
         if request.swapped:
             request.swapped = False
             blocks = memory.enter_with(request)
             self._decode(request, request.token_at)
-            return service.transfers.copying(self.replica.placement, blocks * memory.block, up=True)
+            return fleet.copying(self.placement, blocks * memory.block, up=True)
         cached_tokens = memory.enter(request)
         if memory.cache is not None:
-            service.looked_up(request, cached_tokens)
+            fleet.looked_up(request, cached_tokens)
         request.to_prefill = max(1, request.prompt + request.made - cached_tokens)
         request.state = PREFILLING
         self.prefilling.append(request)
@@ -211,15 +272,21 @@ class Members:
     def _begin(self, request: Generation) -> None:
         self.inside[request.row] = request
         self.periods.count(request)
+        if not math.isnan(request.paused_at):
+            request.paused += self.clock._now - request.paused_at
+            request.paused_at = NAN
 
     def _decode(self, request: Generation, token_at: float) -> None:
         self.sequences.begin(request, token_at)
-        if self.follows:
-            call(self.service.state, self.policy.decodes, self.replica, request)
+        if self.policy.follows:
+            call(self.fleet.state, self.policy.decodes, self, request)
 
-    def _out(self, request: Generation) -> None:
-        del self.inside[request.row]
-        request.task._launch = None
+    def _out(self, request: Generation, over: bool) -> None:
+        """Take a request out of the batch; unless it is `over`, it waits again."""
+        self.inside.pop(request.row, None)
+        request.task._launch, request.state = None, OVER if over else QUEUED
+        if not over:
+            request.task.state = WAITING
 
     def _leave_steps(self, request: Generation) -> None:
         if request.state == DECODING:
@@ -227,17 +294,10 @@ class Members:
         else:
             self.prefilling.remove(request)
 
-    @staticmethod
-    def _waits_again(request: Generation) -> None:
-        request.task._launch = None
-        request.task.state = WAITING
-
     def take_up(self) -> None:
         """Start decoding the requests whose keys and values have arrived."""
         for request in self.here:
             del self.loading[request.row]
-            request.paused += self.clock._now - request.paused_at
-            request.paused_at = NAN
             self._begin(request)
             self._decode(request, request.token_at)
         self.here = []
@@ -245,7 +305,7 @@ class Members:
     def fetched(self, request: Generation) -> None:
         """Record that the request's KV cache has arrived from the prefill replica."""
         self.here.append(request)  # it decodes from the next boundary on
-        self.replica.wake()
+        self.wake()
 
     # Further ------------------------------------------------------------------------------------------------
 
@@ -257,25 +317,23 @@ class Members:
             return
         self.prefilling.remove(request)
         self.memory.share_prefix(request)
-        service, now = self.service, self.clock._now
+        fleet, now = self.fleet, self.clock._now
         request.made += 1  # the step that read the last of its prompt gave one token as well
         if request.made == 1:
-            service.first_token(request)
+            fleet.first_token(request)
         else:
-            service.recorder.token_gap(now, request.token_at)
+            fleet.recorder.token_gap(now, request.token_at)
         if request.made == request.output:
             self.finish(request)
-        elif self.replica.prefills_only:
+        elif self.prefills_only:
             self._told_left(request, False)
             request.token_at = request.paused_at = now
-            self._out(request)
-            self._waits_again(request)
-            request.state = QUEUED
+            self._out(request, False)
             self.held[request.row] = request  # its blocks stay taken until the other replica has them
-            request.source = self.replica
+            request.source = self
             request.to_prefill = 0
-            self.replica.add(-1)
-            service.hand_over(request)  # last: it may be routed at once
+            self.add(-1)
+            fleet.hand_over(request)  # last: it may be routed at once
         else:
             self._decode(request, now)
 
@@ -286,71 +344,67 @@ class Members:
         self._told_left(request, True)
         if not request.leaves:
             request.state = OVER
-        self._out(request)
         self.memory.give_back(request)
-        request.state = OVER
-        self.replica.add(-1)
-        self.service.finished(request, self.replica)
+        self._out(request, True)
+        self.add(-1)
+        self.fleet.finished(request, self)
 
     def _told_left(self, request: Generation, over: bool) -> None:
-        if self.follows:
-            call(self.service.state, self.policy.request_left, self.replica, request, over)
+        if self.policy.follows:
+            call(self.fleet.state, self.policy.request_left, self, request, over)
 
     def abort(self, request: Generation) -> bool:
         """Abort a request; return True if it leaves only after the current step."""
         request.leaves = True
         if request.row in self.inside:
             self.leaving.append(request)
-            self.replica.wake()
+            self.wake()
             return True
         if request.state == LOADING:  # its keys and values are on their way here
             del self.loading[request.row]
             if request in self.here:
                 self.here.remove(request)
             self._stop_loading(request, True)
-            request.task._launch = None
-            request.state = OVER
-            self.replica.add(-1)
-            self.replica.wake()
+            self._out(request, True)
+            self.add(-1)
+            self.wake()
         return False
 
     def let_leave(self) -> None:
         """Remove aborted requests after a step, unless the step completed them."""
         for request in self.leaving:
-            if request.replica is self.replica and request.row in self.inside:
+            if request.replica is self and request.row in self.inside:
                 self._leave_steps(request)
                 self.finish(request)
         self.leaving = []
 
     def _stop_loading(self, request: Generation, over: bool) -> None:
         """Cancel a request's KV transfer to this replica; `over`: the request ends, too."""
-        self.replica.evict()
+        self.evict()
         self._told_left(request, over)
-        self.service.transfers.give_up(request)
+        self.fleet.cancel_fetch(request)
         self.memory.free += self.memory.blocks_of(request.stored)  # as `enter_with` took them
 
     def preempt(self) -> float:
         """Preempt the request that the policy chooses; return the seconds of copying."""
-        service = self.service
-        request: Generation = call(service.state, self.policy.victim, self.replica)
+        fleet = self.fleet
+        request: Generation = call(fleet.state, self.policy.victim, self)
         if request not in self.inside.values():
-            raise service.illegal(f"preempts {request}, which is not in the replica")
+            raise fleet.illegal(f"preempts {request}, which is not in the replica")
         self._told_left(request, False)
         lag = 0.0
         # Only what decodes is worth a copy on the host: of a prompt that is half read nothing is kept.
-        swapped = request.state == DECODING and service.service.swap
+        swapped = request.state == DECODING and self.service.swap
         self._leave_steps(request)
         request.to_prefill = request.prompt + request.made
         if swapped:
             request.swapped, request.to_prefill = True, 0
             tokens = self.memory.blocks_of(request.stored) * self.memory.block
-            lag = service.transfers.copying(self.replica.placement, tokens, up=False)
+            lag = fleet.copying(self.placement, tokens, up=False)
         self.memory.give_back(request)
-        self._out(request)
-        self._waits_again(request)
-        request.state = QUEUED
+        self._out(request, False)
         request.paused_at = self.clock._now
-        service.gave_way(request, "swap" if swapped else "recompute")
+        fleet.gave_way(request, "swap" if swapped else "recompute")
         self.queue(request)
         return lag
 
@@ -359,8 +413,8 @@ class Members:
         del self.held[request.row]  # fetched, or not wanted any more
         self.memory.give_back(request)
         request.source = None
-        self.replica.wake()
-        self.service.rested(self.replica)
+        self.wake()
+        self.fleet.rested(self)
 
     # Failures -----------------------------------------------------------------------------------------------
 
@@ -369,29 +423,28 @@ class Members:
 
         Requests that had joined begin again.  kind: cause under which their preemption is counted.
         """
-        service, now = self.service, self.clock._now
+        fleet, now = self.fleet, self.clock._now
         self.line_up()
-        waiting = self.line.everyone()
+        waiting = self.everyone()
         members = list(self.inside.values())
         for request in members:
             self._told_left(request, False)
             self._leave_steps(request)
-            service.gave_way(request, kind)
-            self._out(request)
+            fleet.gave_way(request, kind)
+            self._out(request, False)
         for request in self.loading.values():
+            self._out(request, False)
             self._told_left(request, False)
-            service.transfers.give_up(request)
-            if request.source is not None and request.row in request.source.requests.held:  # else it has failed before
-                request.source.requests.let_go(request)
+            fleet.cancel_fetch(request)
+            if request.source is not None and request.row in request.source.held:  # else it has failed before
+                request.source.let_go(request)
         inside = [*members, *self.loading.values()]
-        for request in inside:
-            self._waits_again(request)
         for request in [*inside, *(one for one in waiting if one.source is None)]:
             request.begin_anew(now)
         for request in waiting:
             request.replica = None
         self.loading, self.held, self.here = {}, {}, []  # with the replica all that it had is gone
-        self.line.of, self.line.heads = {}, {}
+        self.lines, self.heads = {}, {}
         return [*inside, *waiting]
 
     def lose_source(self, request: Generation) -> None:
@@ -399,46 +452,44 @@ class Members:
         loading = self.loading.pop(request.row, None)
         if loading is not None:
             self._stop_loading(request, False)
-            self._waits_again(request)
+            self._out(request, False)
         request.begin_anew(self.clock._now)
-        request.replica = self.replica
+        request.replica = self
         if loading is not None:
-            self.replica.add(-1)
-            self.replica.enqueue(request)
+            self.add(-1)
+            self.enqueue(request)
         elif request not in self.coming:
-            self.line.move(call(self.service.state, self.policy.key, request), request)
-        self.replica.wake()
+            client = self._line_of(request)
+            line = self.lines[client] = [entry for entry in self.lines[client] if entry[2] is not request]
+            line.append((call(self.fleet.state, self.policy.key, request), request.row, request))
+            heapify(line)  # its key has changed, in either direction
+            self._look(client)
+        self.wake()
 
     def defects(self) -> list[str]:
-        requests = []
-        memory, sequences = self.memory, self.sequences
-        own, done = 0, self.replica.steps - sequences.steps
-        inside = [*self.inside.values(), *self.loading.values()]
-        for request in inside:
-            if request.state == LOADING:
-                own += memory.blocks_of(request.stored)
-            elif request in self.prefilling:
-                own += memory.blocks_of(request.context_tokens) - request.shared
-            else:
-                own += memory.blocks_of(request.context_tokens - 1) - request.shared
-            if not 0 <= request.produced <= request.output or request.state in (QUEUED, OVER):
-                requests.append(f"{request} has produced {request.produced} of {request.output} tokens")
-        own += sum(memory.blocks_of(r.prompt + r.made - 1) - r.shared for r in self.held.values())
+        """Return errors in counts of requests and KV blocks as messages (for --check)."""
+        inside, memory, sequences = self.taken_in, self.memory, self.sequences
+        texts = [
+            f"{one} has produced {one.produced} of {one.output} tokens" for one in inside
+            if not 0 <= one.produced <= one.output or one.state in (QUEUED, OVER)
+        ]  # fmt: skip
+        # All tokens but the last one, which has no keys and values before it has been read, occupy blocks.
+        tokens = {one: one.context_tokens - (one.state != PREFILLING) for one in (*inside, *self.held.values())}
+        # Prefixes are shared where they were read: not where the keys and values are being sent.
+        own = sum(memory.blocks_of(n) - (one.source in (None, self)) * one.shared for one, n in tokens.items())
         if memory.cache is not None:
             own += len(memory.cache.users) * memory.cache.each
             if memory.cached_blocks > memory.free:
-                requests.append("more prefixes are kept than fit")
-        free = self.replica.free_blocks
+                texts.append("more prefixes are kept than fit")
+        free = self.free_blocks
         if own + free != memory.total or free < 0:
-            requests.append(f"KV blocks: {own} held and {free} free, there are {memory.total}")
-        if len(inside) > self.most:
-            requests.append(f"{len(inside)} sequences, at most {self.most} may be in a replica")
-        decoding = [request for request in self.inside.values() if request not in self.prefilling]
-        context = sum(request.context_tokens - done for request in decoding)
-        if len(decoding) != sequences.count or context != sequences.context:
-            requests.append("the context of the sequences that decode does not add up")
-        waiting = sum(r.state == QUEUED and r.replica is self.replica for r in self.coming)
-        waiting += len(self.line.everyone())
-        if waiting + len(inside) != self.replica.outstanding:
-            requests.append(f"{self.replica.outstanding} outstanding, {waiting} wait and {len(inside)} are in it")
-        return requests
+            texts.append(f"KV blocks: {own} held and {free} free, there are {memory.total}")
+        if len(inside) > self.service.max_sequences:
+            texts.append(f"{len(inside)} sequences, at most {self.service.max_sequences} may be in a replica")
+        context = [one.context_tokens - self.steps + sequences.steps for one in inside if one.state == DECODING]
+        if len(context) != sequences.count or sum(context) != sequences.context:
+            texts.append("the context of the sequences that decode does not add up")
+        waiting = len(self.everyone()) + sum(r.state == QUEUED and r.replica is self for r in self.coming)
+        if waiting + len(inside) != self.outstanding:
+            texts.append(f"{self.outstanding} outstanding, {waiting} wait and {len(inside)} are in it")
+        return [f"{self!r}: {text}" for text in texts]

@@ -2,11 +2,10 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from hetsim.engine.language.generation import NAN, Generation
-from hetsim.engine.language.service_calls import ReplicaType, ServiceCalls
 from hetsim.engine.language.steps import Steps
-from hetsim.model.plan import Placement
 from hetsim.model.record import LAUNCH_COMPLETED
 
 
@@ -14,9 +13,7 @@ from hetsim.model.record import LAUNCH_COMPLETED
 class Periods:
     """Writes one row for each busy period, with the idle time before it."""
 
-    service: ServiceCalls
-    kind: ReplicaType
-    placement: Placement
+    replica: Any
     steps: Steps
     since: float  # time from which the devices are occupied without a row that records it
     load: tuple[float, float] | None = None  # start and end of loading the model, if no row records them yet
@@ -31,8 +28,8 @@ class Periods:
         return not math.isnan(self.busy_from)
 
     def begin(self) -> None:
-        self.launch = self.service.number_launch()
-        self.busy_from = self.service.clock._now
+        self.launch = self.replica.fleet.number_launch()
+        self.busy_from = self.replica.clock._now
         self.steps.copied = 0.0
 
     def count(self, request: Generation) -> None:
@@ -43,20 +40,24 @@ class Periods:
                 self.leader = request.row
 
     def end(self, outcome: int, end: float) -> None:
-        """Write the row of a busy period, which begins with the idle time before it."""
-        steps = self.steps
-        busy = (end - self.busy_from - steps.copied) * steps.width
-        load = self.load or (NAN, NAN)
+        """Write a row: the busy period, if there is one, with the idle time before it.
+
+        If no request took part, the row names the service's first request.
+        """
+        steps, replica, busy, load = self.steps, self.replica, self.busy, self.load or (NAN, NAN)
+        if not busy and end <= self.since and self.load is None:
+            return
+        seconds = (end - self.busy_from - steps.copied) * steps.width if busy else 0.0
         start = self.busy_from if self.load is None else load[0]
-        times = (self.since, start, *load, self.busy_from, end if outcome == LAUNCH_COMPLETED else NAN, NAN, end)
-        self.service.write(self, self.launch, outcome, times, busy=busy, powered=busy + steps.surplus)
+        computed = end if busy and outcome == LAUNCH_COMPLETED else NAN
+        recorder = replica.fleet.recorder
+        recorder.period(
+            self.launch if busy else replica.fleet.number_launch(),
+            self.leader if self.leader >= 0 else int(replica.service.rows[0]), self.served, mode=replica.kind.position,
+            place=recorder.place_code(replica.placement, 0), outcome=outcome,
+            times=(self.since, start, *load, self.busy_from, computed, NAN, end), busy=seconds,
+            energy=(seconds + steps.surplus) * replica.kind.watts
+        )  # fmt: skip
         self.since, self.load, self.busy_from = end, None, NAN
         self.served, self.leader, steps.surplus = 0, -1, 0.0
         self.number += 1  # by which a request counts once in each period
-
-    def rest(self, outcome: int, end: float) -> None:
-        """Write the last row of a replica that ends idle: the time since its busy period."""
-        if end > self.since or self.load is not None:
-            load = self.load or (NAN, NAN)
-            times = (self.since, load[0], *load, NAN, NAN, NAN, end)
-            self.service.write(self, self.service.number_launch(), outcome, times, busy=0.0, powered=0.0)

@@ -92,8 +92,6 @@ class Sequences:
     def until_full(self, most: int) -> int:
         """Return how many steps (up to `most`) fit into the free KV blocks."""
         free, sequences, block = self.memory.free, self.count, self.memory.block
-        if free >= sequences * (most // block + 1):
-            return most
         rounds = free // sequences  # whole rounds: each sequence takes one block in each
         free -= rounds * sequences
         steps = rounds * block

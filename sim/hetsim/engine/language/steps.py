@@ -28,7 +28,6 @@ class Steps:
     lag: float = 0.0
     count: int = 0
     ends_at: float = NAN  # end time of the last of these steps
-    last: bool = False  # True if a speed change has moved the end of a single step, which `cut` must not recompute
     rate: float = 1.0  # speed of the slowest device; `power`: mean power; both relative to nominal
     power: float = 1.0
     worked: float = 0.0  # computed seconds up to `worked_until`, weighted by power; updated when speeds change
@@ -44,8 +43,8 @@ class Steps:
         self.began, self.lag, self.count, self.under_way = clock._now, lag, count, True
         self.copied += lag  # nothing is computed meanwhile, but the devices are held
         self.ends_at = ends_at = self.began + (lag + seconds / self.rate)
-        if self.last:
-            self.last, self.worked, self.worked_until = False, 0.0, NAN
+        if self.worked_until == self.worked_until:  # not NaN
+            self.worked, self.worked_until = 0.0, NAN
         clock.at(ends_at, FINISH, self.timer)
 
     def after(self, steps: int) -> float:
@@ -55,8 +54,6 @@ class Steps:
 
     def cut(self) -> None:
         """Stop after the step in progress; the later steps do not happen."""
-        if self.last:
-            return
         now, after = self.clock._now, self.after
         elapsed = (now - self.began - self.lag) * self.rate
         steps = self.times.steps_in(elapsed, self.sequences.count, self.sequences.context)
@@ -79,7 +76,6 @@ class Steps:
             self.worked += max(0.0, now - (begun if math.isnan(self.worked_until) else self.worked_until)) * self.power
             self.worked_until = max(now, begun)
             self.ends_at = self.worked_until + (self.ends_at - self.worked_until) * (self.rate / rate)
-            self.last = True
             self.clock.again(self.ends_at, FINISH, self.timer)
         self.rate, self.power = rate, power  # after the work at the former ones has been counted
 
@@ -87,10 +83,7 @@ class Steps:
         """Complete the steps; return their computed seconds × mean power (1: nominal)."""
         self.under_way = False
         now = self.clock._now
-        computed = now - self.began - self.lag
-        if self.last or self.power != 1.0:  # most steps by far are nominal
-            return self._powered(computed, now)
-        return computed
+        return self._powered(now - self.began - self.lag, now)
 
     def in_part(self, end: float) -> float:
         """Stop the steps at `end`; return the computed seconds × mean power (1: nominal)."""
@@ -98,6 +91,8 @@ class Steps:
         return self._powered(max(0.0, end - self.began - self.lag), end)
 
     def _powered(self, computed: float, end: float) -> float:
+        if self.power == 1.0 and self.worked_until != self.worked_until:  # NaN: most steps by far are nominal
+            return computed
         powered = self._weighted(computed, end)
         self.surplus += (powered - computed) * self.width
         return powered

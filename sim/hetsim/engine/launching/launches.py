@@ -8,7 +8,7 @@ from typing import Any
 from hetsim.engine.flight.contention import Member
 from hetsim.engine.flight.data_locations import items_of
 from hetsim.engine.flight.durations import restore_seconds, work
-from hetsim.engine.flight.launch import INF, JOIN, Lane, Launch, Timetable
+from hetsim.engine.flight.launch import INF, JOIN, Lane, Launch, Resident, Timetable
 from hetsim.engine.flight.timetable import append_shared
 from hetsim.engine.launching.boundaries import Boundaries
 from hetsim.engine.resources.occupancy import GpuState, available_at
@@ -126,5 +126,5 @@ class Launches(Boundaries):
                 self.follow(launch)
         self.moved(moved)
         for launch in launches:
-            if launch.resident:
-                self.signals.paced(launch)
+            if isinstance(launch, Resident):
+                launch.holder.fleet.rerate(launch.holder)

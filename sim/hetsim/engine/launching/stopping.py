@@ -8,8 +8,8 @@ from hetsim.engine.flight import durations
 from hetsim.engine.flight.history import History
 from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, Lane, Launch, Timetable
 from hetsim.engine.flight.links import Links
-from hetsim.engine.kernel.clock import TIMER, Later, Timer
 from hetsim.engine.launching.launches import Launches
+from hetsim.engine.queues.patience import Deadlines
 from hetsim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, MOVES, STOPS
 from hetsim.model.task import Task
 
@@ -214,10 +214,11 @@ class TimeLimits:
     signals: Signals
     grace: float
     _used: dict[int, float] = field(default_factory=dict)  # seconds that earlier launches of a task took, by its row
-    _timers: dict[int, Timer] = field(default_factory=dict)  # timers of running launches, by number
+    _watched: dict[int, Launch] = field(default_factory=dict)  # running launches that may exceed it, by number
 
     def __post_init__(self) -> None:
         self.signals.slowed = self.watch
+        self._ends = Deadlines(self.state.clock, self._due, self._watched.__contains__)
 
     def watch(self, launch: Launch) -> None:
         """Set a timer for a launch that may exceed its time limit."""
@@ -225,25 +226,22 @@ class TimeLimits:
         assert limit is not None
         seconds_left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
         end = launch.decided + seconds_left + self.grace  # since it holds devices, transfers included
-        if end == math.inf or launch.number in self._timers:
+        if end == math.inf or launch.number in self._watched:
             return
         # It will end in time, unless `Signals.slowed` is called.
         if launch.table is None and launch.decided + durations.work(launch) <= end:
             return
-        timer = self._timers[launch.number] = Later(self._due, launch)
-        clock = self.state.clock
-        clock.at(max(end, clock._now), TIMER, timer)  # after what finishes at that instant
+        self._watched[launch.number] = launch
+        self._ends.watch(launch.number, end)
 
     def over(self, launch: Launch, keep: bool = True) -> None:
-        """Remove the timer of an ended launch; `keep`: store the used time of its tasks."""
-        if (timer := self._timers.pop(launch.number, None)) is not None:
-            self.state.clock.cancel(timer)
+        """Forget an ended launch; `keep`: store the used time of its tasks."""
+        self._watched.pop(launch.number, None)
         for task in launch.tasks:
             if keep:
                 self._used[task.index] = self._used.get(task.index, 0.0) + self.state.clock._now - launch.decided
             else:
                 self._used.pop(task.index, None)  # it has ended, or is submitted again
 
-    def _due(self, launch: Launch) -> None:
-        del self._timers[launch.number]
-        self.signals.kill(launch, "time limit")
+    def _due(self, number: int) -> None:
+        self.signals.kill(self._watched.pop(number), "time limit")

@@ -7,61 +7,46 @@ An input is cached from the end of the batch that served it; concurrent requests
 Cost: O(1) per request (CLOCK: amortized).
 """
 
-
-class Lru:
-    """Cache that evicts the least recently used input."""
-
-    def __init__(self, size: int):
-        self.size = size
-        self._used: dict[int, None] = {}  # the least lately used first
-
-    def holds(self, key: int) -> bool:
-        if key not in self._used:
-            return False
-        del self._used[key]
-        self._used[key] = None
-        return True
-
-    def add(self, key: int) -> None:
-        self._used.pop(key, None)
-        if len(self._used) >= self.size:
-            del self._used[next(iter(self._used))]
-        self._used[key] = None
+from collections import OrderedDict
 
 
-class ClockCache:
-    """Cache that evicts the first input unused since the clock hand last passed it."""
+class Cache:
+    """Results of `size` inputs; evicts the least recently used one."""
 
     def __init__(self, size: int):
         self.size = size
-        self._place: dict[int, int] = {}
-        self._keys: list[int] = []
-        self._used: list[bool] = []
-        self._hand = 0
+        self._used: OrderedDict[int, bool] = OrderedDict()  # the next to evict first
 
     def holds(self, key: int) -> bool:
-        if (place := self._place.get(key)) is None:
-            return False
-        self._used[place] = True
-        return True
+        """Return True if the input's result is cached, which counts as a use."""
+        if is_cached := key in self._used:
+            self._used.move_to_end(key)
+        return is_cached
 
     def add(self, key: int) -> None:
-        if key in self._place:
-            return
-        if len(self._keys) < self.size:
-            self._place[key] = len(self._keys)
-            self._keys.append(key)
-            self._used.append(False)
-            return
-        while self._used[self._hand]:
-            self._used[self._hand] = False
-            self._hand = (self._hand + 1) % self.size
-        place = self._hand
-        del self._place[self._keys[place]]
-        self._keys[place], self._place[key] = key, place
-        self._hand = (place + 1) % self.size
+        """Store a computed result; evict another one if the cache is full."""
+        self._used[key] = True
+        self._used.move_to_end(key)
+        if len(self._used) > self.size:
+            self._used.popitem(last=False)
 
 
-Cache = Lru | ClockCache
-"""Cache of the results of `size` inputs.  `holds(key)`: True if the input's result is cached; a hit counts as a use.
-`add(key)`: store a computed result, and evict another one if the cache is full."""
+class ClockCache(Cache):
+    """Cache that evicts the first input unused since the clock hand last passed it.
+
+    The hand is at the first input; one that it passes moves to the end.
+    """
+
+    def holds(self, key: int) -> bool:
+        if is_cached := key in self._used:
+            self._used[key] = True
+        return is_cached
+
+    def add(self, key: int) -> None:
+        if key in self._used:
+            return
+        while len(self._used) >= self.size:
+            first, used = self._used.popitem(last=False)
+            if used:
+                self._used[first] = False
+        self._used[key] = False

@@ -1,4 +1,4 @@
-"""Deadlines of waiting tasks and requests: one event for all of them."""
+"""Deadlines of tasks, requests, clients and launches: one event for all of a kind."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ BLOCK = 64  # number of rows with known deadlines that the heap receives at once
 
 @dataclass(eq=False)
 class Deadlines:
-    """A heap of task rows by deadline, without references to task objects."""
+    """A heap of rows of tasks (or numbers of launches) by deadline, without objects."""
 
     clock: Clock
     due: Callable[[int], None]  # called with a row whose deadline is due

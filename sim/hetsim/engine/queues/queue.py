@@ -12,19 +12,19 @@ from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetsim.engine.flight.launch import Terms
 from hetsim.engine.flight.links import Links
-from hetsim.engine.kernel.clock import ARRIVAL, Clock, Timer
-from hetsim.engine.queues.cache import Cache, ClockCache, Lru
+from hetsim.engine.kernel.clock import ARRIVAL, Clock, Draws, Timer
+from hetsim.engine.queues.cache import Cache, ClockCache
 from hetsim.model.batch_times import StageTable
 from hetsim.model.demand import BatchTimes
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
-from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.service import Service
 from hetsim.model.task import Task
@@ -100,33 +100,8 @@ class OneByOne:
         return 0
 
 
-class StageNoise:
-    """Random factors for the stage times of a service's batches."""
-
-    def __init__(self, service: Service, random: RandomTree):
-        self.noise = service.noise
-        self._random = random.stream("stages", service.name)
-        self._spread = random.stream("spread", service.name)
-        self._factors: list[list[float]] = []
-
-    def factors(self, mode: Mode, size: int) -> Sequence[float]:
-        """Return the factors of upload, compute and download of a batch of this size."""
-        if mode.scattered:
-            stages = (mode.upload, mode.table, mode.download)
-            drawn = zip(stages, self._spread.random(3).tolist(), self._noise(), strict=True)
-            return [f * stage.factor(size, u) if isinstance(stage, StageTable) else f for stage, u, f in drawn]
-        return self._noise()
-
-    def forget(self) -> None:
-        self._factors = []
-
-    def _noise(self) -> Sequence[float]:
-        if not self.noise:
-            return (1.0, 1.0, 1.0)
-        if not self._factors:
-            drawn = 1.0 + self.noise * self._random.standard_normal((NOISE_BLOCK, 3))
-            self._factors = np.maximum(drawn, MIN_FACTOR).tolist()[::-1]
-        return self._factors.pop()  # in the order in which they were drawn
+def _factors(noise: float, random: np.random.Generator, count: int) -> np.ndarray:
+    return np.maximum(1.0 + noise * random.standard_normal((count, 3)), MIN_FACTOR)
 
 
 class Queue:
@@ -142,10 +117,14 @@ class Queue:
         self.total = len(service.rows)
         self.wanted = 0  # number of waiting requests at which the policy is called; 0: never
         self.bell = bell  # for all services: queues whose policies may have to be called again
-        self.noise = StageNoise(service, run.random)
+        self._spread = run.random.stream("spread", service.name)
+        self._noise: Any = None
+        if service.noise:
+            stages = run.random.stream("stages", service.name)
+            self._noise = Draws(partial(_factors, service.noise), stages, NOISE_BLOCK)
         self.cache: Cache | None = None
         if service.cache is not None:
-            self.cache = (Lru if service.cache.evict == "lru" else ClockCache)(service.cache.size)
+            self.cache = (Cache if service.cache.evict == "lru" else ClockCache)(service.cache.size)
         self.column: ArrivalColumn | None = None  # arrivals, where requests come by the clock
         if by_clock:
             every = len(service.rows) == len(table.arrival)
@@ -217,7 +196,7 @@ class Queue:
         apart = len(self._apart) - self._first
         if position < apart:
             return self._apart[self._first + position]
-        return int(self.service.rows[self.head_at + position - apart])
+        return self.service.rows.item(self.head_at + position - apart)
 
     def waiting_rows(self, count: int | None = None) -> list[int]:
         """Return the rows of the oldest `count` requests (None: of all requests)."""
@@ -246,13 +225,7 @@ class Queue:
         return at if at < len(self._apart) and self._apart[at] == row else -1
 
     def arrival(self, position: int) -> float:
-        if self._apart:
-            apart = len(self._apart) - self._first
-            if position < apart:
-                return float(self.table.arrival[self._row(position)]) + self.service.request_delay
-            position -= apart
-        assert self.column is not None
-        return self.column.times.item(self.head_at + position)
+        return self.table.arrival.item(self._row(position)) + self.service.request_delay
 
     def deadline(self, position: int) -> float:
         if (column := self.table.deadline) is None:
@@ -263,10 +236,7 @@ class Queue:
     @property
     def oldest(self) -> float:
         """Arrival time of the oldest waiting request (at the front end)."""
-        if not self._apart and not self.service.request_delay:
-            return self.arrival(0)
-        row = self._apart[self._first] if self._apart else self.service.rows[self.head_at]
-        return float(self.table.arrival[row])
+        return self.table.arrival.item(self._row(0))
 
     # Requests as objects --------------------------------------------------------------------------------------
 
@@ -302,6 +272,14 @@ class Queue:
             task.ready = arrival + delay
             requests.append(task)
         return requests
+
+    def factors(self, mode: Mode, size: int) -> Sequence[float]:
+        """Return random factors of upload, compute and download of a batch of this size."""
+        factors: Sequence[float] = (1.0, 1.0, 1.0) if self._noise is None else self._noise()
+        if mode.scattered:
+            drawn = zip((mode.upload, mode.table, mode.download), self._spread.random(3).tolist(), factors, strict=True)
+            return [f * stage.factor(size, u) if isinstance(stage, StageTable) else f for stage, u, f in drawn]
+        return factors
 
     def first(self, count: int, size: int | None = None) -> Requests:
         return Requests(self, count, count if size is None else size)
@@ -418,7 +396,7 @@ class Queue:
     def came(self) -> None:
         """Record an arrival reported one by one; call the policy if enough requests wait."""
         if self.fleet is not None and self.over:
-            for replica in self.fleet.replicas.replicas:
+            for replica in self.fleet.replicas:
                 replica.queue.came()
         elif self.wanted and (len(self) >= self.wanted or self.over):
             self._call()
@@ -439,7 +417,6 @@ class Queue:
 
     def end_now(self) -> int:
         """End the arrivals; return how many requests of the column will not arrive."""
-        self.noise.forget()
         self.clock.cancel(self.timer)
         return self.coming.end_now()
 

@@ -48,7 +48,6 @@ class Sources(Timer):
         self.deliver = deliver
         self.progress = progress
         self.each_block = each_block
-        self.closed = bool(run.closed)
         # Rows that a client has not sent yet stand last, with arrival inf.
         late = bool(run.closed) or run.calls is not None
         self._last = int((run.tasks.arrival < math.inf).sum()) if late else len(run.tasks)

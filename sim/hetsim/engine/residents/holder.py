@@ -1,69 +1,31 @@
-"""Base classes of a replica and its service, for all kinds of services."""
+"""Base class of replicas, for all kinds of services."""
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.launch import Resident
 from hetsim.engine.flight.links import Flow
-from hetsim.engine.kernel.clock import Clock, Timer
-from hetsim.errors import PolicyError
+from hetsim.engine.kernel.clock import Timer
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
-from hetsim.policy.routing import OpenReplicas
 
 
 class HolderType:
     """Replicas on one type of device: their power, and the bytes to load."""
 
-    __slots__ = ("position", "mode", "weights", "replicas", "prefillers", "width", "watts", "speed")
+    __slots__ = ("position", "mode", "given", "weights", "width", "watts", "speed")
 
     def __init__(self, position: int, mode: Mode, given: Any):
         self.position = position  # position of its mode in the shape of the service's requests
         self.mode = mode
+        self.given = given  # as the service describes them
         self.weights: int = given.weights
-        self.replicas: int = given.replicas
-        self.prefillers: int = given.prefillers
         self.width = mode.width
         self.watts = mode.type.power.busy - mode.type.power.idle
         self.speed = 1.0  # work that it does in a second; only the ratios of unlike types count
-
-
-class Owner:
-    """A service with replicas, as its replicas and their `ReplicaSet` see it."""
-
-    state: RunState
-    service: Any
-    clock: Clock
-    kinds: Sequence[HolderType]  # the types of device on which its replicas may be, the preferred ones first
-    requests: dict[int, Any]  # requests that have come and not ended, by row
-    routing: Any
-    scaling: Any  # its policy, where the number of replicas is not fixed
-    random: np.random.Generator
-    replicas: Any  # the set of its replicas, which stands above
-    holder_type: ClassVar[Any]  # the class of its replicas
-
-    def illegal(self, what: str) -> PolicyError:
-        return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
-
-    def able(self, request: Any, replicas: OpenReplicas) -> OpenReplicas:
-        """Return the replicas, among these, whose type can serve a request."""
-        return replicas
-
-    def lost(self, orphans: dict[int, Any], lost: Sequence[Any]) -> None:
-        """Reset requests after the loss of replicas; `orphans`: those without one, by row."""
-
-    def close(self, end: float) -> None:
-        """Complete the record of all replicas that exist at the end of the run."""
-        for replica in self.replicas.all:
-            replica.close(end)
-
-    def resume(self, request: Any) -> None:
-        """Route a request that has no replica, or has lost its replica."""
-        self.replicas.send(request, False)
 
 
 class Holder:
@@ -75,9 +37,10 @@ class Holder:
 
     outstanding = 0  # requests sent here that have not ended; `loads` follows it
 
-    def __init__(self, fleet: Owner, number: int, kind: HolderType, placement: Placement, prefills_only: bool):
+    def __init__(self, fleet: Any, number: int, kind: HolderType, placement: Placement, prefills_only: bool):
         state = fleet.state
-        self.fleet = fleet
+        self.fleet = fleet  # its `ReplicaSet`
+        self.service, self.clock = fleet.service, fleet.clock
         self.number = number
         self.kind = kind
         self.speed = kind.speed

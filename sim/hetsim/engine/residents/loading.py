@@ -105,7 +105,7 @@ class Loading:
             self._count(replica, f"loads_{source if source in PLACES else 'store'}")
             self.there(replica, source)
             replica.load = None
-            replica.fleet.replicas.loaded(replica)
+            replica.fleet.loaded(replica)
 
     def stop(self, replica: Holder) -> None:
         """Cancel the load of a replica that is given up; loads that need it begin again."""
@@ -163,7 +163,7 @@ class Loading:
         if self.state.input.cluster.nodes[replica.node].spec.nvlink.upload == math.inf:
             return None
         island = {device.island for device in replica.placement.devices}
-        near = (one for one in replica.fleet.replicas.all
+        near = (one for one in replica.fleet.all
                 if one.loaded and one.node == replica.node and one.kind is replica.kind)  # fmt: skip
         return next((one for one in near if {device.island for device in one.placement.devices} == island), None)
 

@@ -7,18 +7,17 @@ arrives.  Requests that no replica accepts yet wait in the `lobby`.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from hetsim.engine.core.policy_errors import call, fitting_without, illegal
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, Signals
-from hetsim.engine.flight.launch import Resident
-from hetsim.engine.residents.holder import Holder, HolderType, Owner
+from hetsim.engine.residents.holder import Holder, HolderType
 from hetsim.engine.residents.scaling import Scaler
 from hetsim.engine.residents.sight import Sight
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import PolicyError, Problem, ScenarioError
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
@@ -27,19 +26,23 @@ from hetsim.policy.routing import KeptModel, OpenReplicas, WantedReplica
 
 @dataclass(eq=False)
 class ReplicaSet:
-    """The replicas of a service: a fixed number, or a number that a policy scales."""
+    """A service with replicas: a fixed number, or a number that a policy scales."""
 
-    fleet: Owner
     state: RunState
     rounds: Rounds
     signals: Signals
-    devices_free: Callable[[], None]  # called when a replica gives devices back
+    service: Any
+    batching: Any
+    routing: Any
+    scaling: Any  # its policy, where the number of replicas is not fixed
+    holder_type: Any  # the class of its replicas
+    kinds: Sequence[Any] = field(init=False)
+    """`HolderType` of each device type on which its replicas may be, the preferred ones first; set by subclasses."""
 
     def __post_init__(self) -> None:
-        fleet = self.fleet
         self.clock = self.state.clock
-        self.service = fleet.service
-        self.kinds = fleet.kinds
+        self.random = self.state.input.random.stream("routing", self.service.name)
+        self.requests: dict[int, Any] = {}  # requests that have come and not ended, by row
         self.numbered, self.apart = 0, bool(self.service.prefillers)
         self.replicas: list[Any] = []  # with devices, in order of start; without `prefillers`
         self.prefillers: list[Any] = []
@@ -48,14 +51,33 @@ class ReplicaSet:
         self.missing: list[bool] = []  # failed replicas that are not replaced yet: True for those that only prefill
         self.unmet: dict[str, int] = {}  # by role or type, replicas wanted besides, for which there were no devices
         self.lobby: dict[int, Any] = {}  # requests that no replica can take yet, by row
-        routing = self.fleet.routing
+        routing = self.routing
         self.sight = Sight(self, routing) if routing.refresh or routing.delay else None
-        self.scaler = None if self.service.scaling is None else Scaler(self.fleet, self)
+        self.scaler = None if self.service.scaling is None else Scaler(self)
         self.arriving = -1  # row of the request on whose arrival the scaling policy is being queried
 
     @property
     def all(self) -> list[Any]:
         return [*self.prefillers, *self.replicas]
+
+    def illegal(self, what: str) -> PolicyError:
+        return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
+
+    def able(self, request: Any, replicas: OpenReplicas) -> OpenReplicas:
+        """Return the replicas, among these, whose type can serve a request."""
+        return replicas
+
+    def lost(self, orphans: dict[int, Any], lost: Sequence[Any]) -> None:
+        """Reset requests after the loss of replicas; `orphans`: those without one, by row."""
+
+    def close(self, end: float) -> None:
+        """Complete the record of all replicas that exist at the end of the run."""
+        for replica in self.all:
+            replica.close(end)
+
+    def resume(self, request: Any) -> None:
+        """Route a request that has no replica, or has lost its replica."""
+        self.send(request, False)
 
     def open_to(self, prefilled: bool) -> OpenReplicas:
         """Return the replicas that accept new requests, or (`prefilled`) prefilled ones."""
@@ -77,21 +99,29 @@ class ReplicaSet:
 
     def send(self, request: Any, prefilled: bool) -> None:
         """Send a (`prefilled`) request to a replica; if none accepts it, it must wait."""
-        open_, fleet, sight = self.open_to(prefilled), self.fleet, self.sight
+        open_, sight = self.open_to(prefilled), self.sight
         if sight is not None:
             sight.look(open_)
         if len(self.kinds) > 1:
-            open_ = fleet.able(request, open_)
+            open_ = self.able(request, open_)
         if not open_:
             self.lobby[request.row] = request
             return
-        chosen = open_[0] if len(open_) == 1 else call(self.state, fleet.routing.choose, request, open_, fleet.random)
+        chosen = open_[0] if len(open_) == 1 else call(self.state, self.routing.choose, request, open_, self.random)
         if chosen not in open_:
-            raise fleet.illegal(f"sends {request} to {chosen!r}, which is not one of the replicas")
+            raise self.illegal(f"sends {request} to {chosen!r}, which is not one of the replicas")
         if sight is not None:
             chosen = chosen.replica
             sight.await_reading()
         chosen.enqueue(request)
+
+    def enter(self, row: int, request: Any) -> None:
+        """Route a request that has just arrived."""
+        self.requests[row] = request
+        if self.missing:
+            self.refill()
+        self.send(request, False)
+        self.scale(row)
 
     def waiting_for(self, prefills: bool) -> int:
         """Number of requests that no replica can accept yet (`prefills`: to prefill them)."""
@@ -104,12 +134,12 @@ class ReplicaSet:
         """Start the initial replicas, with loaded models, where the policy places them."""
         service = self.service
         for kind in self.kinds:
-            for number in range(kind.prefillers):
+            for number in range(kind.given.prefillers):
                 self._first(kind, number, "disaggregated.prefill", True)
         key = "replicas" if service.scaling is None else "scale.min"
         key = "disaggregated.decode" if service.prefillers else key
         for kind in self.kinds:
-            for number in range(kind.replicas):
+            for number in range(kind.given.replicas):
                 self._first(kind, number, key, False)
         self._note_lack()
         if self.scaler is not None:
@@ -128,18 +158,18 @@ class ReplicaSet:
         if any(self.state.capacity.first(mode) is not None for mode in modes):
             self.missing.append(prefills_only)  # the policy keeps these devices; it will load the model when it starts
             return
-        count = kind.prefillers if prefills_only else kind.replicas
+        count = kind.given.prefillers if prefills_only else kind.given.replicas
         gpus = f"{kind.mode.gpus:g} × {kind.mode.type.name}"
         text = f"no node has {gpus} free for replica {number + 1} of {count} of {self.service}"
-        others = any(one.holder.fleet is not self.fleet for one in self.state.residents.values())
+        others = any(one.holder.fleet is not self for one in self.state.residents.values())
         taken = "; services listed before it are placed first" if others else ""
         hint = "give the cluster more devices, or this service fewer replicas"
         raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
 
     def _new(self, placement: Placement, prefills_only: bool) -> Holder:
         kind = next(kind for kind in self.kinds if kind.mode is placement.mode)
-        replica: Holder = self.fleet.holder_type(
-            self.fleet, self.numbered, kind, placement=placement, prefills_only=prefills_only
+        replica: Holder = self.holder_type(
+            self, self.numbered, kind, placement=placement, prefills_only=prefills_only
         )
         self.numbered += 1
         launch = replica.launch  # which keeps the devices
@@ -157,9 +187,9 @@ class ReplicaSet:
                 replica.start(math.nan)
                 self._open.clear()
                 return True
-        kinds = [kind for kind in self.kinds if (kind.prefillers if prefills_only else kind.replicas)]
+        kinds = [kind for kind in self.kinds if (kind.given.prefillers if prefills_only else kind.given.replicas)]
         modes = tuple(kind.mode for kind in ([only] if only is not None else kinds if self.apart else self.kinds))
-        wanted = WantedReplica(self.service, modes, prefills_only, len(self.fleet.requests))
+        wanted = WantedReplica(self.service, modes, prefills_only, len(self.requests))
         placement = self.signals.place(wanted)
         if placement is None and wanted.requests and self._make_room(modes):
             placement = self.signals.place(wanted)
@@ -178,7 +208,7 @@ class ReplicaSet:
         """Evict idle replicas of other services until a mode fits; False if none can."""
         state, nodes, kept = self.state, dict[int, list[Holder]](), dict[KeptModel, Holder]()
         state.loading.idle = {one: None for one in state.loading.idle if one.idle}
-        spare = [one for one in state.loading.idle if one.fleet.replicas.surplus(one) > 0 and one.fleet != self.fleet]
+        spare = [one for one in state.loading.idle if one.fleet.surplus(one) > 0 and one.fleet is not self]
         # One that has served nothing since its load stays, unless requests have no replica: else two services could
         # evict each other's new replicas without end.
         spare = [one for one in spare if self.lobby or one.idle_since != one.loaded_at]
@@ -187,7 +217,7 @@ class ReplicaSet:
         for one in sorted(spare, key=lambda one: one.idle_since):
             here = nodes.setdefault(one.node, [])
             alike = sum([(it.fleet, it.prefills_only) == (one.fleet, one.prefills_only) for it in here])
-            here += [one] if alike < one.fleet.replicas.surplus(one) else []
+            here += [one] if alike < one.fleet.surplus(one) else []
         for here in nodes.values():
             for one in here if fitting_without(state, [one.launch for one in here], modes) else ():
                 kept[KeptModel(one.fleet.service.name, one.kind.weights, one.launch.decided, one.idle_since)] = one
@@ -197,8 +227,8 @@ class ReplicaSet:
                 raise illegal(state, f"evicts {gone!r}, which is not an idle replica there")
             one = kept.pop(gone)
             kept = {model: other for model, other in kept.items() if other.node == one.node}
-            one.fleet.replicas.end(one)
-            one.fleet.replicas.scaler.signals.changed_at = -math.inf  # not its policy's change: no cooldown
+            one.fleet.end(one)
+            one.fleet.scaler.signals.changed_at = -math.inf  # not its policy's change: no cooldown
             self.rounds.changed("release")  # for tasks, if more devices are released than are used
         return bool(fitting_without(state, (), modes))
 
@@ -215,7 +245,7 @@ class ReplicaSet:
         self._open.clear()
         waiting, self.lobby = self.lobby, {}  # taken first: one that still finds no place comes back
         for request in waiting.values():
-            self.fleet.resume(request)
+            self.resume(request)
         self.rested(replica)
 
     def refill(self) -> None:
@@ -279,11 +309,11 @@ class ReplicaSet:
             self._release(replica)
         orphans.update(self.lobby)
         self.lobby.clear()  # they are routed again below, in the order of rows
-        self.fleet.lost(orphans, lost)
+        self.lost(orphans, lost)
         if outcome == LAUNCH_LOST:
             self.refill()
         for row in sorted(orphans):
-            self.fleet.resume(orphans[row])
+            self.resume(orphans[row])
         self._note_lack()
 
     def scale(self, arrived: int = -1) -> None:
@@ -324,7 +354,7 @@ class ReplicaSet:
         loaded = [replica for replica in kept if replica.loaded and not replica.draining]
         if len(loaded) < (2 if wanted else 1):
             return False
-        longest = self.fleet.scaling.follows_idle
+        longest = self.scaling.follows_idle
         replica = min(reversed(loaded), key=lambda one: (one.outstanding, one.idle_since if longest else 0.0))
         replica.drain()
         self._open.clear()
@@ -337,11 +367,11 @@ class ReplicaSet:
             replica.idle_since, self.state.loading.idle[replica] = self.clock._now, None
             self.scaler.changed(idle=True)
             if self.state.wanting.keys() - {self.service.name} and self.surplus(replica) > 0:
-                self.devices_free()  # another service may need its devices
+                self.state.serving.refill()  # another service may need its devices
         side = self.prefillers if replica.prefills_only else self.replicas
         if replica.draining and replica.idle and replica in side:
             self.end(replica)
-            self.devices_free()  # others may lack a replica
+            self.state.serving.refill()  # others may lack a replica
             self.rounds.changed("release")
 
     def end(self, replica: Holder) -> None:
@@ -350,36 +380,3 @@ class ReplicaSet:
         (self.prefillers if replica.prefills_only else self.replicas).remove(replica)
         replica.give_up(LAUNCH_COMPLETED)
         self._release(replica)
-
-
-class Residents:
-    """The replica sets of all services, in the order of the services."""
-
-    def __init__(self, state: RunState):
-        self.state = state
-        self.sets: list[ReplicaSet] = []
-        self._offered = -1  # releases of devices when these were offered last
-
-    def begin(self) -> None:
-        for one in self.sets:
-            one.begin()
-
-    def lose(self, launches: list[Resident], outcome: int = LAUNCH_LOST) -> None:
-        """Remove and replace failed or stopped replicas (`outcome`), service by service."""
-        for one in self.sets:
-            one.lose([launch.holder for launch in launches if launch.holder.fleet is one.fleet], outcome)
-
-    def refill(self) -> None:
-        """Start missing replicas of each service, since devices may be free or up again."""
-        for one in self.sets:
-            one.offered()
-        self._offered = self.state.capacity.releases
-
-    def offer(self) -> None:
-        """At the begin of a round, start missing replicas if devices were released."""
-        if self.state.capacity.releases != self._offered:
-            self.refill()
-
-    def paced(self, launch: Any) -> None:
-        """Update a replica whose devices have changed their speed."""
-        launch.holder.fleet.replicas.rerate(launch.holder)

@@ -33,17 +33,16 @@ class Noted:
 class Scaler:
     """Queries the scaling policy of a service, and starts or drains replicas."""
 
-    fleet: Any
-    replicas: Any  # their set
+    owner: Any  # the service (`ReplicaSet`)
 
     def __post_init__(self) -> None:
-        self.state, self.clock, self.policy = self.fleet.state, self.fleet.clock, self.fleet.scaling
-        self.bounds, self.ticks, self.due = self.replicas.service.scaling, 0, math.inf
-        self.apart = bool(self.replicas.service.prefillers)
+        self.state, self.clock, self.policy = self.owner.state, self.owner.clock, self.owner.scaling
+        self.bounds, self.ticks, self.due = self.owner.service.scaling, 0, math.inf
+        self.apart = bool(self.owner.service.prefillers)
         self.roles = {role: role == "prefill" for role in (self.bounds.roles if self.apart else ("replicas",))}
-        self.kinds = {} if self.apart else {kind.mode.type.name: kind for kind in self.replicas.kinds}
+        self.kinds = {} if self.apart else {kind.mode.type.name: kind for kind in self.owner.kinds}
         self.first, self.further = Noted(), Noted()  # times to first tokens, and for further ones
-        roles = {role: RoleSignals(self.replicas, prefills) for role, prefills in self.roles.items()}
+        roles = {role: RoleSignals(self.owner, prefills) for role, prefills in self.roles.items()}
         self.signals = ServiceSignals(roles, self.bounds, source=self)
         self.timer, self.tick = Later(self.ask), Later(self._ticked)
 
@@ -70,13 +69,13 @@ class Scaler:
         """Query the policy now, and start or drain replicas as it wants."""
         policy, now, bounds = self.policy, self.clock._now, self.bounds
         policy.again = math.inf
-        wanted = call(self.state, policy.wanted, self.replicas.service, self.signals, now)
+        wanted = call(self.state, policy.wanted, self.owner.service, self.signals, now)
         self._check(wanted)
         changes = []
         for name, number in wanted.items():
             kind = self.kinds.get(name)
             number = bounds.within(number) if kind is None else number
-            changes.append(self.replicas.bring(name, self.roles.get(name, False), number, kind))
+            changes.append(self.owner.bring(name, self.roles.get(name, False), number, kind))
         if changed := True in changes:
             self.signals.changed_at = now
         if policy.again < (math.inf if self.timer.entry < 0 else self.due) and (changed or False not in changes):
@@ -87,16 +86,14 @@ class Scaler:
         """Return request rate, mean TTFT and mean TPOT in the last `every` or `WINDOW` s."""
         window = self.bounds.every if self.bounds.every < math.inf else WINDOW
         since = self.clock._now - window
-        return self.fleet.coming.since(since) / window, self.first.mean(since), self.further.mean(since)
+        return self.owner.coming.since(since) / window, self.first.mean(since), self.further.mean(since)
 
     def _check(self, wanted: Any) -> None:
-        kinds = 0
         for name, number in wanted.items() if isinstance(wanted, (dict, Mapping)) else [("", wanted)]:
             if type(number) is not int or number < 0 or (name not in self.roles and name not in self.kinds):
                 names = ", ".join([*self.roles, *self.kinds])
-                raise self.fleet.illegal(f"must map some of {names} to numbers of replicas; got {wanted!r}")
-            kinds += name in self.kinds
-        if kinds:
+                raise self.owner.illegal(f"must map some of {names} to numbers of replicas; got {wanted!r}")
+        if self.kinds.keys() & wanted.keys():
             total, low, high = sum(wanted.values()), self.bounds.min_replicas, self.bounds.max_replicas
             if not low <= total <= high:
-                raise self.fleet.illegal(f"must return from {low} to {high} replicas, all types together; got {total}")
+                raise self.owner.illegal(f"must return from {low} to {high} replicas, all types together; got {total}")

@@ -53,7 +53,8 @@ class Generated:
         launch = task._launch
         estimate = task.shortest_estimate if launch is None else task.estimates[launch.holder.kind.position]
         # A request that has exceeded its estimate has 0 s left.
-        return max(0.0, estimate - self.fleets[task.shape].in_steps(task.index))
+        fleet, now = self.fleets[task.shape], self.state.clock._now
+        return max(0.0, estimate - fleet.in_steps(fleet.requests.get(task.index), now))
 
     def attained(self, task: Task) -> float:
         return self.fleets[task.shape].received_by(task.index)
@@ -92,12 +93,12 @@ class WaitingRequests:
         self.bell: dict[Any, bool] = {}
 
     def __len__(self) -> int:
-        return len(self.fleet.requests) - sum(replica.requests.size for replica in self.fleet.replicas.all)
+        return len(self.fleet.requests) - sum(replica.size for replica in self.fleet.all)
 
     def _waiting(self) -> Iterator[Task]:
         taken_in: set[int] = set()
-        for replica in self.fleet.replicas.all:
-            taken_in.update(replica.requests.inside, replica.requests.loading)
+        for replica in self.fleet.all:
+            taken_in.update(replica.inside, replica.loading)
         return (request.task for row, request in self.fleet.requests.items() if row not in taken_in)
 
     def look(self, count: int | None = None) -> list[Task]:

@@ -93,7 +93,7 @@ class RequestSeen(LaunchSeen):
     @property
     def stage(self) -> str:
         launch: Any = self._launch  # a `Resident`
-        return "upload" if self._task.index in launch.holder.requests.loading else "compute"
+        return "upload" if self._task.index in launch.holder.loading else "compute"
 
     @property
     def finish(self) -> float:
