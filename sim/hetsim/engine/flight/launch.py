@@ -318,7 +318,6 @@ class Lane:
             new.ready, new.compute, new.download = old.ready, old.compute, old.download
             new.fetching, new.sliced, new.regular = old.fetching, old.sliced, old.regular
             new.direct, new.shared, new.group = old.direct, old.shared, group
-            new.alone = (new,)
             new.flights = list(all_of(old.flights)) if old.flights else []
             new.uploads = list(all_of(old.uploads)) if old.uploads else []
             new.downloads = list(all_of(old.downloads)) if old.downloads else []
