@@ -333,9 +333,11 @@ class Recorder:
         columns, services = self._launches, self.run.services
         queues, firsts = np.asarray(self._slices).reshape(-1, 2).T
         counts = columns["members"][batches]
-        ends, whose = np.cumsum(counts), np.repeat(batches, counts)
-        rows = np.empty(int(ends[-1]), dtype=np.int64)
-        queue, first = np.repeat(queues, counts), np.repeat(firsts, counts)
+        ends = np.cumsum(counts)
+        whose: np.ndarray = np.repeat(batches, counts)
+        rows: np.ndarray = np.empty(int(ends[-1]), dtype=np.int64)
+        queue: np.ndarray = np.repeat(queues, counts)
+        first: np.ndarray = np.repeat(firsts, counts)
         rows[first < 0] = np.asarray(self._members)  # in the order of the batches, as they were written
         offset = np.arange(len(rows)) - np.repeat(ends - counts, counts) + first
         for number, service in enumerate(services):
