@@ -68,7 +68,7 @@ def test_classes_that_fill_their_copies_leave_no_field_out(kind: Any) -> None:
     for name in names:
         setattr(old, name, [name, name])
     kind.fill_copies([old], [new], list)
-    assert {name for name in names if getattr(new, name) != [name, name]} == ({"alone"} if kind is Lane else set())
+    assert not {name for name in names if getattr(new, name) != [name, name]}
 
 
 def named(cases: Any) -> list[Any]:
