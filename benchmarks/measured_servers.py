@@ -67,13 +67,11 @@ BUDGET = {"vllm": 8192, "trtllm": 8192, "sglang": 8192}
 """Prompt tokens of a step, the engines' defaults on these GPUs."""
 PUBLIC = r"db-dump|source_file=20"
 """Start of the source of rows of the public benchmark InferenceMAX; the others are NVIDIA's own (genai-perf)."""
-KEPT = {
-    "vllm": {"h100": "bf16"}, "trtllm": {},
-    "sglang": {"h100": "bf16", "h200": "bf16", "b200": "bf16", "b300": "bf16"},
-}  # fmt: skip
-"""Format of keys and values of rows with quantized weights, fp8 unless named: one choice for an engine on a GPU."""
+SPECULATES = "1.2.0rc6.post3"
+"""Version with which InferenceMAX measures DeepSeek with speculative decoding, which no column tells."""
 ROUNDS = 10
 """Requests of a client; the load generators send ten for each concurrent one."""
+MANY = 1 << 20
 SHORTEST = 0.8
 """Shortest prompt and answer as a share of the longest, as the load generators draw them evenly."""
 
@@ -113,6 +111,9 @@ def rows_of(wheel: str) -> pd.DataFrame:
     first["gpu"] = first["system"].str.removesuffix("_sxm")
     first["model"] = first["model_path"].map(MODELS)
     first["family"] = first["model"].map(family)
+    named = first["silicon_data_source"].str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
+    other = named > first["batch_size"] * first["attention"]
+    first["sound"] = ~other & (first["backend_version"] != SPECULATES)
     first["kept_out"] = (
         digest.isin(list("012")) | first["gpu"].isin(["b300", "gb300"]) | first["model"].isin(["gpt-oss-120b", "glm-5"])
     )
@@ -135,34 +136,76 @@ class Rules:
     """Decoding steps between two looks at new requests."""
     held: tuple[int, int] = (0, 0)
     """Prompts wait until they have so many tokens, or for so many decoding steps."""
+    most: int = MANY
+    """Most requests that are read or decoded at once."""
+    memory: float = 0.9
+    """Share of the memory for weights, keys and values; with TensorRT-LLM of what is free next to the weights."""
+
+
+BLACKWELL = ("b200", "b300", "gb200", "gb300")
+
+
+def public(row: pd.Series) -> str:
+    """The day on which InferenceMAX measured a row; empty for a row of NVIDIA's own."""
+    source = row["silicon_data_source"]
+    found = re.search(r"measured=(\d{4}-\d\d-\d\d)", source)
+    return (found[1] if found else "2025-10-29") if re.match(PUBLIC, source) else ""
 
 
 def rules_of(row: pd.Series) -> Rules:
     """The rules of a row, from the published settings of its source (two are chosen by rows that are not kept out).
 
-    InferenceMAX draws lengths evenly (`random-range-ratio` 0.8).  Its steps have 8192 tokens with vLLM, 16384 with
-    SGLang and with TensorRT-LLM's Llama (gpt-oss: 20000), and one prompt and the batch with its DeepSeek.  SGLang on
-    Blackwell looks for requests every 10 steps, from 16 clients on every 30 (`scheduler-recv-interval`); Llama with
-    TensorRT-LLM on less than 8 GPUs and 1024 + 1024 tokens waits for 0.9 of a step's tokens, or 20 steps.  The
-    other source has equal lengths, and steps of one prompt and the batch; its published rule has 500 to 1500 tokens
-    more, but first tokens on H100 take the time of one prompt.  Its SGLang mixes prompts into decoding steps since
-    0.5.6: so say its first tokens.
+    InferenceMAX draws lengths evenly (`random-range-ratio` 0.8).  Steps of vLLM have 8192 tokens; since April 2026 on
+    Blackwell those of two prompts, for its mixtures.  Steps of TensorRT-LLM have 16384 (gpt-oss: 20000), with DeepSeek
+    one prompt and the batch, since 21 January 2026 at least 8192; Llama on less than 8 GPUs and 1024 + 1024 tokens
+    waits for 0.9 of a step's tokens, or 20 steps.  The other source has equal lengths, and steps of one prompt and the
+    batch; its published rule has 500 to 1500 tokens more, but first tokens on H100 take the time of one prompt.  Its
+    SGLang mixes prompts into decoding steps since 0.5.6: so say its first tokens.
     """
-    clients, prompt = int(row["batch_size"]), int(row["isl"])
-    engine, number = row["backend"], version(str(row["backend_version"]))
-    if re.match(PUBLIC, row["silicon_data_source"]) is None:
+    clients, prompt, engine, day = int(row["batch_size"]), int(row["isl"]), row["backend"], public(row)
+    if not day:
         if engine == "sglang":
             return Rules(1.0, prompt + 1500, mixed=str(row["backend_version"]) >= "0.5.6")
-        return Rules(1.0, prompt + clients, late=engine == "trtllm" or number >= (0, 14))
+        late = engine == "trtllm" or version(str(row["backend_version"])) >= (0, 14)
+        return Rules(1.0, prompt + clients, late=late)
     if engine == "sglang":
-        wide = row["gpu"] in ("b200", "b300", "gb200", "gb300")
-        return Rules(SHORTEST, 16384, mixed=False, every=(30 if clients >= 16 else 10) if wide else 1)
+        return sglang_rules(row)
     if engine == "vllm":
-        return Rules(SHORTEST, BUDGET[engine])
+        fast = row["gpu"] in BLACKWELL and day >= {"minimax-m2.5": "2026-04", "kimi-k2.5": "2026-04-20"}.get(row["model"], "x")
+        return Rules(SHORTEST, 2 * prompt if fast else BUDGET[engine])
     if row["family"] != "dense":
-        return Rules(SHORTEST, 20000 if row["model"] == "gpt-oss-120b" else prompt + clients + 64)
+        least = 20000 if row["model"] == "gpt-oss-120b" else 8192 if day >= "2026-01-21" else 0
+        return Rules(SHORTEST, max(prompt + clients + 64, least), memory=0.75 if row["gpu"] == "h200" else 0.8)
     waits = row["gpus"] < 8 and (prompt, int(row["osl"])) == (1024, 1024)
     return Rules(SHORTEST, 16384, held=(int(0.9 * 16384), 20) if waits else (0, 0))
+
+
+def sglang_rules(row: pd.Series) -> Rules:
+    """The rules of SGLang in InferenceMAX, from its published scripts; 32 requests at once with DeepSeek on 4 B200.
+
+    On Blackwell it looks for requests every 10 steps, from 16 clients on every 30 (`scheduler-recv-interval`).
+    """
+    wide, latent, four = row["gpu"] in BLACKWELL, row["family"] == "latent", row["gemm_quant_mode"] == "nvfp4"
+    if wide and latent and not four and row["gpus"] == 4:
+        return Rules(SHORTEST, 8192, mixed=False, every=10, most=32, memory=0.95)
+    every = (30 if row["batch_size"] >= 16 else 10) if wide else 1
+    budget = 16384 if (latent and four) or not (latent or wide) else 32768
+    share = 0.85 if four else 0.82
+    return Rules(SHORTEST, budget, mixed=False, every=every, most=256 if latent else MANY, memory=share)
+
+
+def kept(row: pd.Series) -> str:
+    """Format of keys and values: the published setting of InferenceMAX; of the other source that of the checkpoint."""
+    engine, day, latent = row["backend"], public(row), row["family"] == "latent"
+    if pd.isna(row["gemm_quant_mode"]):
+        return "bf16"
+    if not day:
+        short = row["model_path"].startswith("nvidia/")
+    elif engine == "vllm":
+        short = row["family"] == "dense" or (row["gpu"] in BLACKWELL and day >= "2026-04")
+    else:
+        short = engine == "trtllm" or row["gpu"] in BLACKWELL or not latent
+    return "fp8" if short else "bf16"
 
 
 @dataclass(frozen=True)
@@ -179,7 +222,6 @@ class Server:
 
 def server_of(row: pd.Series) -> Server:
     """The server of a row; NotMeasured if the row does not describe it."""
-    kept = "bf16" if pd.isna(row["gemm_quant_mode"]) else KEPT[row["backend"]].get(row["gpu"], "fp8")
     weights, experts = row["gemm_quant_mode"], row["moe_quant_mode"]
     if pd.isna(weights):
         weights = experts = "bf16"  # no format is named: the checkpoints have 16 bits
@@ -195,7 +237,7 @@ def server_of(row: pd.Series) -> Server:
     if expert_tensor is not None and expert * expert_tensor != tensor * attention:
         expert, expert_tensor = 1, tensor * attention
     return Server(
-        row["model"], (weights, experts, kept), row["gpu"], row["backend"],
+        row["model"], (weights, experts, kept(row)), row["gpu"], row["backend"],
         Divided(tensor, attention, expert_tensor, expert),
     )  # fmt: skip
 
@@ -308,6 +350,8 @@ def replay(  # noqa: C901 - the rules of an engine, in one piece
                 break
             now, ticks = max(now, waiting[0][0]), 0
         while ticks % every == 0 and waiting and waiting[0][0] <= now + 1e-12:
+            if len(running) + len(reading) >= rules.most:
+                break
             need = prompts[waiting[0][1]] + (outputs[waiting[0][1]] if reserved else 0)
             held = used if reserved else used + context + len(running)
             if held + need > room and (running or reading):
@@ -375,7 +419,7 @@ def replay(  # noqa: C901 - the rules of an engine, in one piece
 
 
 PARTS = ["matrices", "experts", "sums", "norms", "attention", "prefill", "fixed", "per_layer", "per_sequence",
-         "per_token", "reading"]  # fmt: skip
+         "reading"]  # fmt: skip
 
 
 def features(made: Kernels, run: Replay) -> tuple[np.ndarray, np.ndarray]:
@@ -409,7 +453,7 @@ def features(made: Kernels, run: Replay) -> tuple[np.ndarray, np.ndarray]:
     reading = bilinear(made.prefill, PROMPTS, np.maximum(prompts, 1.0), LENGTHS, length) * np.minimum(prompts, 1.0)
     columns.append(reading)
     one = np.ones(len(steps))
-    columns += [one, one * made.layers, sequences + prompts, tokens, (read > 0) * made.layers]
+    columns += [one, one * made.layers, sequences + prompts, (read > 0) * made.layers]
     table = np.stack(columns)
     in_token = (table * steps * (sequences + stalled)).sum(axis=1) / run.tokens
     in_first = (table * steps * waiting).sum(axis=1) / run.requests
@@ -418,31 +462,34 @@ def features(made: Kernels, run: Replay) -> tuple[np.ndarray, np.ndarray]:
 
 # Fits ------------------------------------------------------------------------------------------------------------
 
-CONSTANTS = ["kernels", "moved", "fixed", "per_layer", "experts", "latent", "linear", "per_sequence", "per_token",
-             "reading", "reading_special"]  # fmt: skip
-"""What is fitted of an engine: shares of the measured times, seconds a step, a layer (of families more), a sequence,
-a token and layer, and a layer of a step that reads prompts (more with latent or linear attention, which has more
+CONSTANTS = ["kernels", "moved", "fixed", "per_layer", "nvfp4", "per_sequence", "reading", "reading_special"]
+"""What is fitted of an engine: shares of the measured times, seconds a step, a layer (with nvfp4 more, for kernels that
+quantize), a sequence, and a layer of a step that reads prompts (more with latent or linear attention, which has more
 kernels): such steps are no recorded graph, so the host launches each kernel."""
+PULL = {"kernels": (1.0, 1.0), "moved": (1.0, 0.3), "nvfp4": (0.0, 800.0)}
+"""Values toward which constants are pulled, and how strongly: measured times hold, and 1 % of a usual step is little."""
 FIRST = 0.2
 """Weight of first tokens in a fit, next to the times a token."""
-START = {name: 1.0 if name in ("kernels", "moved") else 0.0 for name in CONSTANTS} | {"per_layer": 2e-5}
+START = {"kernels": 1.0, "moved": 1.0, "fixed": 1e-3, "per_layer": 3e-5, "nvfp4": 1e-5, "per_sequence": 2e-5,
+         "reading": 5e-5, "reading_special": 5e-4}  # fmt: skip
 FRONT_END = 0.002
 
 
-def room_of(server: Server) -> int:
+def room_of(server: Server, rules: Rules) -> int:
     """Tokens whose keys and values fit into the GPUs of one group, next to the weights and 3 GB a GPU.
 
-    The figure of the catalogue is the GPU's number of GiB: an H200 reports 140 GiB, and is sold with 141 GB.  The share
-    of 0.9 is one of all memory, with TensorRT-LLM of what is free next to the weights.
+    The figure of the catalogue is the GPU's number of GiB: an H200 reports 140 GiB, and is sold with 141 GB.  SGLang
+    takes the 3 GB from the rest of the memory.
     """
     model, peak = architecture(server.model, server.formats), roofline.DEVICES[server.gpu]
-    divided = server.divided
+    divided, share = server.divided, rules.memory
     assert peak.memory is not None
     copies = divided.tensor if model.latent is not None else max(1.0, divided.tensor / model._kv_heads)
-    memory = peak.memory * (2**30 / 1e9)
-    left = (0.9 * memory - 3e9) * divided.gpus - model.bytes
+    memory = peak.memory * (2**30 / 1e9) * divided.gpus
+    spare = (0.0 if server.engine == "sglang" else 3e9) * divided.gpus
+    left = share * memory - spare - model.bytes
     if server.engine == "trtllm":
-        left = 0.9 * ((memory - 3e9) * divided.gpus - model.bytes)
+        left = share * (memory - spare - model.bytes)
     return max(0, int(left / divided.attention / (model.bytes_per_token * copies)))
 
 
@@ -452,7 +499,8 @@ def prepared(rows: pd.DataFrame, constants: dict[str, dict[str, float]]) -> pd.D
     for name, row in rows.iterrows():
         server = server_of(row)
         known = kernels(server)
-        room = room_of(server)
+        rules = rules_of(row)
+        room = room_of(server, rules)
         if isinstance(known, str):
             refused[name] = known
             continue
@@ -460,14 +508,13 @@ def prepared(rows: pd.DataFrame, constants: dict[str, dict[str, float]]) -> pd.D
             refused[name] = "the weights and one request do not fit into the memory of these GPUs"
             continue
         load = (int(row["batch_size"]), int(row["isl"]), int(row["osl"]), room)
-        rules = rules_of(row)
-        steps = known.steps(constants[server.engine], row["family"])
+        steps = known.steps(constants[server.engine])
         run = replay(steps, rules, *load, server.engine == "trtllm", FRONT_END)
         parts, first = features(known, run)
         line = [values[[0, 1, 4, 5]].sum() for values in features(unmeasured(server), run)]
         made.append({
             "name": name, "server": server, "load": load, "rules": rules, "parts": parts, "first": first,
-            "layers": known.layers, "roofline": line[0], "roofline_first": line[1],
+            "nvfp4": known.nvfp4, "special": known.special, "roofline": line[0], "roofline_first": line[1],
             "transferred": len(known.transferred), "saturated": room < load[0] * (row["isl"] + row["osl"]) * 0.9,
         })  # fmt: skip
     frame = pd.DataFrame(made).set_index("name").join(rows)
@@ -478,33 +525,33 @@ def prepared(rows: pd.DataFrame, constants: dict[str, dict[str, float]]) -> pd.D
 def design(frame: pd.DataFrame, unknown: bool = False, of: str = "parts") -> np.ndarray:
     """Columns of a fit, in the order of `CONSTANTS`; of an unknown GPU the roofline stands for all kernels."""
     parts = np.stack(list(frame[of]))
-    layered, reading = parts[:, 7], parts[:, 10]
     columns = [parts[:, [0, 1, 4, 5]].sum(axis=1), parts[:, [2, 3]].sum(axis=1)]
     if unknown:
         columns = [frame["roofline" if of == "parts" else "roofline_first"].to_numpy(), np.zeros(len(frame))]
-    columns += [parts[:, 6], layered]
-    columns += [layered * (frame["family"] == name).to_numpy() for name in ("experts", "latent", "linear")]
-    columns += [parts[:, 8], parts[:, 9] * frame["layers"].to_numpy()]
-    columns += [reading, reading * frame["family"].isin(["latent", "linear"]).to_numpy()]
+    columns += [parts[:, 6], parts[:, 7], parts[:, 7] * frame["nvfp4"].to_numpy(), parts[:, 8]]
+    columns += [parts[:, 9], parts[:, 9] * frame["special"].to_numpy()]
     return np.column_stack(columns)
 
 
-def fitted(frame: pd.DataFrame, unknown: bool = False, pull: float = 0.1) -> np.ndarray:
-    """Constants and front end of least absolute relative errors, none below 0; shares of kernels are pulled toward 1.
+def fitted(frame: pd.DataFrame, unknown: bool = False) -> np.ndarray:
+    """Constants and front end of least absolute relative errors, none below 0; some are pulled toward values.
 
-    The errors are those of times a token, and of first tokens of servers that are not saturated.
+    The errors are those of times a token, and of first tokens of servers that are not saturated, of sound rows.
     """
+    frame = frame[frame["sound"]]
     y, z = (frame[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
     loose = ~frame["saturated"].to_numpy(dtype=bool)
     token = np.column_stack([design(frame, unknown), np.zeros(len(y))]) / y[:, None]
     first = np.column_stack([design(frame, unknown, "first"), np.ones(len(y))]) / z[:, None]
     columns = np.vstack([token, FIRST * first[loose]])
     target = np.concatenate([np.ones(len(y)), np.full(loose.sum(), FIRST)])
-    weights, prior = np.ones(len(target)), np.zeros((2, columns.shape[1]))
-    prior[0, 0] = prior[1, 1] = pull * math.sqrt(len(y))
+    weights, prior, goal = np.ones(len(target)), np.zeros((len(PULL), columns.shape[1])), np.zeros(len(PULL))
+    for line, (name, (value, strength)) in enumerate(PULL.items()):
+        strength = 0.1 * math.sqrt(len(y)) if unknown and value else strength * math.sqrt(len(y))
+        prior[line, CONSTANTS.index(name)], goal[line] = strength, strength * value
     for _ in range(25):
         system = np.vstack([columns * weights[:, None], prior])
-        found, _ = nnls(system, np.concatenate([weights * target, prior.sum(axis=1)]))
+        found, _ = nnls(system, np.concatenate([weights * target, goal]))
         weights = 1.0 / np.sqrt(np.maximum(np.abs(columns @ found - target), 0.03))
     return np.asarray(found)
 
@@ -541,7 +588,7 @@ def replayed(frame: pd.DataFrame, fits: Fits, unknown: bool = False) -> pd.DataF
         constants = dict(zip(CONSTANTS, fits[row["gpu"]][row["backend"]][:-1].tolist(), strict=True))
         known = unmeasured(row["server"]) if unknown else kernels(row["server"])
         assert isinstance(known, Kernels)
-        steps = known.steps(constants, row["family"])
+        steps = known.steps(constants)
         run = replay(steps, row["rules"], *row["load"], row["backend"] == "trtllm", FRONT_END)
         rows.append((run.tpot, run.ttft))
     return pd.DataFrame(rows, index=frame.index, columns=["tpot", "ttft"])
@@ -740,14 +787,14 @@ def simulated(row: pd.Series) -> tuple[float, float]:
 def compared(frame: pd.DataFrame, count: int) -> None:
     """Print how far the replay is from `hetsim run` on rows drawn at random that one replica can have."""
     alone = frame[(frame["attention"] == 1) & (frame["moe_ep_size"].fillna(1) <= 1) & ~frame["saturated"]]
-    alone = alone[[one.every == 1 and not one.held[1] for one in alone["rules"]]]  # `hetsim run` has no such rules
+    alone = alone[[one.every == 1 and not one.held[1] and one.most == MANY for one in alone["rules"]]]  # `hetsim run` has no such rules
     chosen = alone[alone["batch_size"] <= 128].sample(count, random_state=1)
     known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
     ratios = []
     for _, row in chosen.iterrows():
         made = kernels(row["server"])
         assert isinstance(made, Kernels)
-        steps = made.steps(known[row["backend"]]["constants"], row["family"])
+        steps = made.steps(known[row["backend"]]["constants"])
         rules = replace(row["rules"], late=False)
         run = replay(steps, rules, *row["load"], row["backend"] == "trtllm", FRONT_END)
         tpot, ttft = simulated(row)

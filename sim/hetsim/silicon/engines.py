@@ -19,7 +19,7 @@ from hetsim.model.files import package_data
 from hetsim.model.step_times import KernelSteps
 from hetsim.silicon import kernels as parts
 from hetsim.silicon.exact import SOURCE, installed
-from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, family_of, kernels_of, surfaces
+from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, family_of, kernels_for, kernels_of, surfaces
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import DEVICES, Efficiency, Peak, device, roofline_steps
 
@@ -57,7 +57,7 @@ def gpu_of(peak: Peak) -> str | None:
 def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
     """Return kernels from a roofline, for a GPU without measured kernels."""
     line = roofline_steps(model, peak, gpus, Efficiency())
-    kernels = Kernels(model.layers)
+    kernels = kernels_for(model)
     kernels.add("matrices", np.array([line.seconds_for(tokens, 0, 0) for tokens in parts.TOKENS.tolist()]))
     for row, many in enumerate(parts.SEQUENCES.tolist()):
         bare = line.seconds_for(0, many, 0)
@@ -70,16 +70,16 @@ def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
 @lru_cache(maxsize=64)
 def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSteps:
     """Return step times of an engine on `gpus` GPUs of a node; ValueError if unknown."""
-    (engine, figures), gpu, family = engine_of(text), gpu_of(peak), family_of(model)
+    (engine, figures), gpu = engine_of(text), gpu_of(peak)
     if peak.matrix_flops is None:
         raise ValueError("the peak of the GPU's matrix units is unknown")
     if gpu is None:
-        return roofline_kernels(model, peak, gpus).steps(figures["unknown"], family)
+        return roofline_kernels(model, peak, gpus).steps(figures["unknown"])
     try:
         kernels = kernels_of(model, gpu, peak, engine=engine, divided=Divided(gpus))
     except NotMeasured as reason:
         raise ValueError(f"{reason}; without engine the steps are estimated from figures of the GPU") from None
-    return kernels.steps(figures["constants"], family)
+    return kernels.steps(figures["constants"])
 
 
 def front_end(model: Architecture, peak: Peak, gpus: int, text: str) -> float:
