@@ -71,7 +71,6 @@ SPECULATES = "1.2.0rc6.post3"
 """Version with which InferenceMAX measures DeepSeek with speculative decoding, which no column tells."""
 ROUNDS = 10
 """Requests of a client; the load generators send ten for each concurrent one."""
-MANY = 1 << 20
 SHORTEST = 0.8
 """Shortest prompt and answer as a share of the longest, as the load generators draw them evenly."""
 
@@ -136,10 +135,10 @@ class Rules:
     """Decoding steps between two looks at new requests."""
     held: tuple[int, int] = (0, 0)
     """Prompts wait until they have so many tokens, or for so many decoding steps."""
-    most: int = MANY
-    """Most requests that are read or decoded at once."""
     memory: float = 0.9
     """Share of the memory for weights, keys and values; with TensorRT-LLM of what is free next to the weights."""
+    stored: str = ""
+    """Format of keys and values in memory, if it is not that with which they are read."""
 
 
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
@@ -167,11 +166,13 @@ def rules_of(row: pd.Series) -> Rules:
         if engine == "sglang":
             return Rules(1.0, prompt + 1500, mixed=str(row["backend_version"]) >= "0.5.6")
         late = engine == "trtllm" or version(str(row["backend_version"])) >= (0, 14)
-        return Rules(1.0, prompt + clients, late=late)
+        short = engine == "trtllm" and not pd.isna(row["gemm_quant_mode"])
+        return Rules(1.0, prompt + clients, late=late, stored="fp8" if short else "")
     if engine == "sglang":
         return sglang_rules(row)
     if engine == "vllm":
-        fast = row["gpu"] in BLACKWELL and day >= {"minimax-m2.5": "2026-04", "kimi-k2.5": "2026-04-20"}.get(row["model"], "x")
+        since = {"minimax-m2.5": "2026-04", "kimi-k2.5": "2026-04-20"}.get(row["model"], "never")
+        fast = row["gpu"] in BLACKWELL and day >= since
         return Rules(SHORTEST, 2 * prompt if fast else BUDGET[engine])
     if row["family"] != "dense":
         least = 20000 if row["model"] == "gpt-oss-120b" else 8192 if day >= "2026-01-21" else 0
@@ -181,30 +182,37 @@ def rules_of(row: pd.Series) -> Rules:
 
 
 def sglang_rules(row: pd.Series) -> Rules:
-    """The rules of SGLang in InferenceMAX, from its published scripts; 32 requests at once with DeepSeek on 4 B200.
+    """The rules of SGLang in InferenceMAX, from its published scripts.
 
     On Blackwell it looks for requests every 10 steps, from 16 clients on every 30 (`scheduler-recv-interval`).
     """
     wide, latent, four = row["gpu"] in BLACKWELL, row["family"] == "latent", row["gemm_quant_mode"] == "nvfp4"
     if wide and latent and not four and row["gpus"] == 4:
-        return Rules(SHORTEST, 8192, mixed=False, every=10, most=32, memory=0.95)
+        return Rules(SHORTEST, 8192, mixed=False, every=10, memory=0.95)
     every = (30 if row["batch_size"] >= 16 else 10) if wide else 1
     budget = 16384 if (latent and four) or not (latent or wide) else 32768
     share = 0.85 if four else 0.82
-    return Rules(SHORTEST, budget, mixed=False, every=every, most=256 if latent else MANY, memory=share)
+    return Rules(SHORTEST, budget, mixed=False, every=every, memory=share)
 
 
 def kept(row: pd.Series) -> str:
-    """Format of keys and values: the published setting of InferenceMAX; of the other source that of the checkpoint."""
-    engine, day, latent = row["backend"], public(row), row["family"] == "latent"
+    """Format of keys and values: the published setting of InferenceMAX, and 8 bits for checkpoints of NVIDIA.
+
+    vLLM on H100 was to have 8 bits, but its saturated rows have room for 16 only.  TensorRT-LLM of the other source has
+    room for 8 bits (`Rules.stored`), but attends in the time of 16.
+    """
+    engine, day, family = row["backend"], public(row), row["family"]
     if pd.isna(row["gemm_quant_mode"]):
         return "bf16"
+    if row["model_path"].startswith("nvidia/") or row["gemm_quant_mode"] == "nvfp4":
+        return "fp8"
     if not day:
-        short = row["model_path"].startswith("nvidia/")
-    elif engine == "vllm":
-        short = row["family"] == "dense" or (row["gpu"] in BLACKWELL and day >= "2026-04")
+        return "bf16"
+    wide = row["gpu"] in BLACKWELL
+    if engine == "vllm":
+        short = row["gpu"] != "h100" if family == "dense" else wide and day >= "2026-04"
     else:
-        short = engine == "trtllm" or row["gpu"] in BLACKWELL or not latent
+        short = engine == "trtllm" or wide or family != "latent"
     return "fp8" if short else "bf16"
 
 
@@ -350,8 +358,6 @@ def replay(  # noqa: C901 - the rules of an engine, in one piece
                 break
             now, ticks = max(now, waiting[0][0]), 0
         while ticks % every == 0 and waiting and waiting[0][0] <= now + 1e-12:
-            if len(running) + len(reading) >= rules.most:
-                break
             need = prompts[waiting[0][1]] + (outputs[waiting[0][1]] if reserved else 0)
             held = used if reserved else used + context + len(running)
             if held + need > room and (running or reading):
@@ -467,7 +473,7 @@ CONSTANTS = ["kernels", "moved", "fixed", "per_layer", "nvfp4", "per_sequence", 
 quantize), a sequence, and a layer of a step that reads prompts (more with latent or linear attention, which has more
 kernels): such steps are no recorded graph, so the host launches each kernel."""
 PULL = {"kernels": (1.0, 1.0), "moved": (1.0, 0.3), "nvfp4": (0.0, 800.0)}
-"""Values toward which constants are pulled, and how strongly: measured times hold, and 1 % of a usual step is little."""
+"""Values toward which constants are pulled, and how strongly: the measured times of kernels hold."""
 FIRST = 0.2
 """Weight of first tokens in a fit, next to the times a token."""
 START = {"kernels": 1.0, "moved": 1.0, "fixed": 1e-3, "per_layer": 3e-5, "nvfp4": 1e-5, "per_sequence": 2e-5,
@@ -481,7 +487,8 @@ def room_of(server: Server, rules: Rules) -> int:
     The figure of the catalogue is the GPU's number of GiB: an H200 reports 140 GiB, and is sold with 141 GB.  SGLang
     takes the 3 GB from the rest of the memory.
     """
-    model, peak = architecture(server.model, server.formats), roofline.DEVICES[server.gpu]
+    formats = (*server.formats[:2], rules.stored or server.formats[2])
+    model, peak = architecture(server.model, formats), roofline.DEVICES[server.gpu]
     divided, share = server.divided, rules.memory
     assert peak.memory is not None
     copies = divided.tensor if model.latent is not None else max(1.0, divided.tensor / model._kv_heads)
@@ -787,7 +794,7 @@ def simulated(row: pd.Series) -> tuple[float, float]:
 def compared(frame: pd.DataFrame, count: int) -> None:
     """Print how far the replay is from `hetsim run` on rows drawn at random that one replica can have."""
     alone = frame[(frame["attention"] == 1) & (frame["moe_ep_size"].fillna(1) <= 1) & ~frame["saturated"]]
-    alone = alone[[one.every == 1 and not one.held[1] and one.most == MANY for one in alone["rules"]]]  # `hetsim run` has no such rules
+    alone = alone[[one.every == 1 and not one.held[1] for one in alone["rules"]]]  # `hetsim run` has no such rules
     chosen = alone[alone["batch_size"] <= 128].sample(count, random_state=1)
     known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
     ratios = []
