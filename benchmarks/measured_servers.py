@@ -482,10 +482,10 @@ FRONT_END = 0.002
 
 
 def room_of(server: Server, rules: Rules) -> int:
-    """Tokens whose keys and values fit into the GPUs of one group, next to the weights and 3 GB a GPU.
+    """Tokens whose keys and values fit into the GPUs of one group, next to the weights and 5 GB a GPU.
 
     The figure of the catalogue is the GPU's number of GiB: an H200 reports 140 GiB, and is sold with 141 GB.  SGLang
-    takes the 3 GB from the rest of the memory.
+    takes the 5 GB from the rest of the memory.
     """
     formats = (*server.formats[:2], rules.stored or server.formats[2])
     model, peak = architecture(server.model, formats), roofline.DEVICES[server.gpu]
@@ -493,7 +493,7 @@ def room_of(server: Server, rules: Rules) -> int:
     assert peak.memory is not None
     copies = divided.tensor if model.latent is not None else max(1.0, divided.tensor / model._kv_heads)
     memory = peak.memory * (2**30 / 1e9) * divided.gpus
-    spare = (0.0 if server.engine == "sglang" else 3e9) * divided.gpus
+    spare = (0.0 if server.engine == "sglang" else 5e9) * divided.gpus
     left = share * memory - spare - model.bytes
     if server.engine == "trtllm":
         left = share * (memory - spare - model.bytes)
