@@ -69,6 +69,8 @@ PUBLIC = r"db-dump|source_file=20"
 """Start of the source of rows of the public benchmark InferenceMAX; the others are NVIDIA's own (genai-perf)."""
 SPECULATES = "1.2.0rc6.post3"
 """Version with which InferenceMAX measures DeepSeek with speculative decoding, which no column tells."""
+WARMED = "2026-01-21"
+"""First day of InferenceMAX with warm-up requests; before, SGLang compiled kernels while the first requests waited."""
 ROUNDS = 10
 """Requests of a client; the load generators send ten for each concurrent one."""
 SHORTEST = 0.8
@@ -113,6 +115,8 @@ def rows_of(wheel: str) -> pd.DataFrame:
     named = first["silicon_data_source"].str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
     other = named > first["batch_size"] * first["attention"]
     first["sound"] = ~other & (first["backend_version"] != SPECULATES)
+    days = first.apply(public, axis=1)
+    first["warm"] = (first["backend"] != "sglang") | (days == "") | (days >= WARMED)
     first["kept_out"] = (
         digest.isin(list("012")) | first["gpu"].isin(["b300", "gb300"]) | first["model"].isin(["gpt-oss-120b", "glm-5"])
     )
@@ -137,6 +141,8 @@ class Rules:
     """Prompts wait until they have so many tokens, or for so many decoding steps."""
     memory: float = 0.9
     """Share of the memory for weights, keys and values; with TensorRT-LLM of what is free next to the weights."""
+    fewer: int = 0
+    """How many requests less than there are clients the server runs at once."""
     stored: str = ""
     """Format of keys and values in memory, if it is not that with which they are read."""
 
@@ -159,7 +165,8 @@ def rules_of(row: pd.Series) -> Rules:
     one prompt and the batch, since 21 January 2026 at least 8192; Llama on less than 8 GPUs and 1024 + 1024 tokens
     waits for 0.9 of a step's tokens, or 20 steps.  The other source has equal lengths, and steps of one prompt and the
     batch; its published rule has 500 to 1500 tokens more, but first tokens on H100 take the time of one prompt.  Its
-    SGLang mixes prompts into decoding steps since 0.5.6: so say its first tokens.
+    SGLang mixes prompts into decoding steps since 0.5.6, and its TensorRT-LLM with Llama 3.1 8B runs one request less
+    than there are clients: so say its first tokens, which take a share of 1 / clients of an answer more.
     """
     clients, prompt, engine, day = int(row["batch_size"]), int(row["isl"]), row["backend"], public(row)
     if not day:
@@ -167,7 +174,8 @@ def rules_of(row: pd.Series) -> Rules:
             return Rules(1.0, prompt + 1500, mixed=str(row["backend_version"]) >= "0.5.6")
         late = engine == "trtllm" or version(str(row["backend_version"])) >= (0, 14)
         short = engine == "trtllm" and not pd.isna(row["gemm_quant_mode"])
-        return Rules(1.0, prompt + clients, late=late, stored="fp8" if short else "")
+        fewer = int(engine == "trtllm" and row["model"] == "llama-3.1-8b")
+        return Rules(1.0, prompt + clients, late=late, fewer=fewer, stored="fp8" if short else "")
     if engine == "sglang":
         return sglang_rules(row)
     if engine == "vllm":
@@ -358,6 +366,8 @@ def replay(  # noqa: C901 - the rules of an engine, in one piece
                 break
             now, ticks = max(now, waiting[0][0]), 0
         while ticks % every == 0 and waiting and waiting[0][0] <= now + 1e-12:
+            if len(running) + len(reading) >= clients - rules.fewer:
+                break
             need = prompts[waiting[0][1]] + (outputs[waiting[0][1]] if reserved else 0)
             held = used if reserved else used + context + len(running)
             if held + need > room and (running or reading):
@@ -543,11 +553,11 @@ def design(frame: pd.DataFrame, unknown: bool = False, of: str = "parts") -> np.
 def fitted(frame: pd.DataFrame, unknown: bool = False) -> np.ndarray:
     """Constants and front end of least absolute relative errors, none below 0; some are pulled toward values.
 
-    The errors are those of times a token, and of first tokens of servers that are not saturated, of sound rows.
+    The errors are those of times a token of sound rows, and of their first tokens where not saturated, and warm.
     """
     frame = frame[frame["sound"]]
     y, z = (frame[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
-    loose = ~frame["saturated"].to_numpy(dtype=bool)
+    loose = (~frame["saturated"] & frame["warm"]).to_numpy(dtype=bool)
     token = np.column_stack([design(frame, unknown), np.zeros(len(y))]) / y[:, None]
     first = np.column_stack([design(frame, unknown, "first"), np.ones(len(y))]) / z[:, None]
     columns = np.vstack([token, FIRST * first[loose]])
@@ -794,7 +804,8 @@ def simulated(row: pd.Series) -> tuple[float, float]:
 def compared(frame: pd.DataFrame, count: int) -> None:
     """Print how far the replay is from `hetsim run` on rows drawn at random that one replica can have."""
     alone = frame[(frame["attention"] == 1) & (frame["moe_ep_size"].fillna(1) <= 1) & ~frame["saturated"]]
-    alone = alone[[one.every == 1 and not one.held[1] for one in alone["rules"]]]  # `hetsim run` has no such rules
+    plain = [one.every == 1 and not one.held[1] and not one.fewer for one in alone["rules"]]
+    alone = alone[plain]  # `hetsim run` has no such rules
     chosen = alone[alone["batch_size"] <= 128].sample(count, random_state=1)
     known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
     ratios = []

@@ -89,14 +89,36 @@ def test_steps_that_read_prompts_wait_for_the_launches_of_their_kernels(name, mo
     """By layer, and more by layer of latent attention; decoding steps are recorded graphs."""
     constants = dict(engines.fitted()["engines"]["trtllm"]["constants"], reading=0.0, reading_special=0.0)
     made = kernels.kernels_of(model(name), "h200", DEVICES["h200"], "trtllm", kernels.Divided(8))
-    family = kernels.family_of(model(name))
     own = {"reading": 1e-4, "reading_special": 2e-4}
-    without, with_ = made.steps(constants, family), made.steps({**constants, **own}, family)
+    without, with_ = made.steps(constants), made.steps({**constants, **own})
     for tokens, sequences in ((512, 0), (512, 8), (0, 8)):
         step = tokens, sequences, 1000 * sequences, attended(tokens, 0)
         expected = (1e-4 + more) * made.layers if tokens else 0.0
         assert with_.seconds_for(*step) - without.seconds_for(*step) == pytest.approx(expected, abs=1e-12)
     assert with_.decoding(9, 8, 8000) == without.decoding(9, 8, 8000)
+
+
+def test_a_recorded_graph_hides_the_launches_that_the_tables_contain():
+    """The smallest time of a table is that of a call; matrices of all engines share the smallest of their formats."""
+    surface = kernels.surfaces()["h100", "vllm", "decode", "bfloat16", (128, 0)]
+    assert surface.launch == pytest.approx(1e-9 * 2 ** (surface.values.min() / kernels.STEPS), rel=1e-12)
+    whole = surface.at(8, 8, 64, 8192)
+    assert whole > 10 * surface.launch and surface.beyond(8, 8, 64, 8192) == pytest.approx(whole - surface.launch)
+    builder = kernels.Builder(llama("bf16"), "h100", DEVICES["h100"], "vllm", kernels.Divided(2))
+    tables = [kernels.surfaces()["h100", engine, "matrix", "bfloat16", ()] for engine in kernels.ENGINES]
+    whole = builder.fastest("matrix", ("bfloat16",), (kernels.TOKENS, 8192.0, 8192.0))
+    expected = whole - min(table.launch for table in tables)
+    assert builder.matrix(8192.0, 8192.0) == pytest.approx(expected, rel=1e-12) and expected.min() > 0
+
+
+@pytest.mark.parametrize(("number_format", "more"), [("fp8", 0.0), ("nvfp4", 1e-5)])
+def test_inputs_of_matrices_in_nvfp4_are_quantized_in_each_layer(number_format, more):
+    constants = dict(engines.fitted()["engines"]["trtllm"]["constants"], nvfp4=0.0)
+    made = kernels.kernels_of(llama(number_format), "b200", DEVICES["b200"], "trtllm", kernels.Divided(4))
+    without, with_ = made.steps(constants), made.steps({**constants, "nvfp4": 1e-5})
+    for step in ((512, 0, 0, attended(512, 0)), (0, 8, 8000, 0)):
+        difference = with_.seconds_for(*step) - without.seconds_for(*step)
+        assert difference == pytest.approx(80 * more, abs=1e-12)
 
 
 def test_experts_of_an_unmeasured_shape_have_the_times_of_the_nearest():
