@@ -158,7 +158,8 @@ def test_a_service_of_an_engine_runs_with_its_steps_front_end_and_defaults():
     run = load(scenario()).build()
     service = run.language[0]
     assert service.kinds[0].step == engines.steps_of(llama(), DEVICES["h100"], 2, "vllm-0.15")
-    assert service.request_delay == engines.front_end(llama(), DEVICES["h100"], 2, "vllm-0.15") > 0
+    assert service.request_delay == engines.fitted()["engines"]["vllm"]["front_end"] > 0
+    assert service.async_scheduling and not load(scenario(engine="vllm-0.13")).build().language[0].async_scheduling
     assert service.max_num_batched_tokens == 8192
     assert any("90 %" in text and "measured" in text for text in run.warnings)
     assert load(scenario(front_end="3 ms")).build().language[0].request_delay == 0.003

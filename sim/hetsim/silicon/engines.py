@@ -41,12 +41,16 @@ def engine_of(text: str) -> tuple[str, dict[str, Any]]:
         said = ", ".join(f"{one}-{figures['to']}" for one, figures in engines.items())
         raise ValueError(f"engine must be an engine and its version, such as {said}; got {text}")
     first, last = engines[name]["from"], engines[name]["to"]
-    low, number, high = (tuple(map(int, one.split(".")))[:2] for one in (first, version, last))
+    low, number, high = map(numbered, (first, version, last))
     for bound, outside in ((first, number < low[: len(number)]), (last, number > high)):
         if outside:
             text = f"{name} was measured from {first} to {last}; got {version}"
             raise ValueError(f"{text}; the nearest is {name}-{bound}")
     return name, engines[name]
+
+
+def numbered(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))[:2]
 
 
 def gpu_of(peak: Peak) -> str | None:
@@ -82,17 +86,12 @@ def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSte
     return kernels.steps(figures["constants"], family)
 
 
-def front_end(model: Architecture, peak: Peak, gpus: int, text: str) -> float:
-    """Return the seconds that a server adds to each request outside of its steps."""
-    _, figures = engine_of(text)
-    step = steps_of(model, peak, gpus, text).seconds_for(0, 1, 1024)
-    return float(figures["front_end"] + figures["lag"] * step)
-
-
 def defaults(text: str) -> dict[str, Any]:
     """Return the service keys that an engine sets if the scenario does not."""
     _, figures = engine_of(text)
-    keys: dict[str, Any] = {"max_num_batched_tokens": figures["tokens"]}
+    keys: dict[str, Any] = {"max_num_batched_tokens": figures["tokens"], "front_end": f"{figures['front_end']} s"}
+    if numbered(text.partition("-")[2]) >= numbered(figures["asynchronous"]):
+        keys["async_scheduling"] = True
     if figures["phases"] != "mixed":
         keys["batching"] = {"name": "continuous", "phases": figures["phases"]}
     return keys
