@@ -23,8 +23,9 @@ import pathlib
 import re
 import time
 import zipfile
-from collections import deque
-from dataclasses import dataclass, replace
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from typing import Any
@@ -35,7 +36,7 @@ from scipy.optimize import nnls
 
 import hetsim as hs
 from hetsim.model.step_times import StepTimes, attended
-from hetsim.silicon.engines import interval, roofline_kernels
+from hetsim.silicon.engines import formats_of, interval, roofline_kernels, shape_of
 from hetsim.silicon.kernels import (
     CONTEXTS,
     LENGTHS,
@@ -65,6 +66,8 @@ MODELS = {
 FAMILIES = {"llama": "dense", "qwen3-32b": "dense", "deepseek": "latent", "kimi": "latent", "qwen3.5": "linear"}
 BUDGET = {"vllm": 8192, "trtllm": 8192, "sglang": 8192}
 """Prompt tokens of a step, the engines' defaults on these GPUs."""
+ASYNCHRONOUS = {"vllm": "0.14"}
+"""First version whose results are seen a step later, if it is not the first measured one."""
 PUBLIC = r"db-dump|source_file=20"
 """Start of the source of rows of the public benchmark InferenceMAX; the others are NVIDIA's own (genai-perf)."""
 SPECULATES = "1.2.0rc6.post3"
@@ -591,11 +594,19 @@ def left_out(frame: pd.DataFrame, unknown: bool = False) -> tuple[np.ndarray, Fi
     return predicted, fits
 
 
-def quantile(errors: np.ndarray, share: float = 0.9) -> float:
-    """The split-conformal quantile of absolute errors; infinite where there are too few."""
-    count = len(errors)
-    rank = math.ceil((count + 1) * share)
-    return float(np.sort(errors)[rank - 1]) if 0 < rank <= count else math.inf
+def errors(frame: pd.DataFrame, out: np.ndarray, of: np.ndarray, unknown: bool = False) -> np.ndarray:
+    """Log of measured over predicted times of rows, a token and to the first one, fitted without some rows.
+
+    NaN of all rows but `of`, and where no server of the engine is left.
+    """
+    made = np.full((len(frame), 2), np.nan)
+    for engine, constants in engine_fits(frame[~out], unknown).items():
+        rows = of & (frame["backend"] == engine).to_numpy()
+        if rows.any():
+            token, first = (design(frame[rows], unknown, part) @ constants[: len(CONSTANTS)] for part in PARTS_OF)
+            made[rows] = np.log(frame.loc[rows, MEASURED].to_numpy() / 1e3)
+            made[rows] -= np.log(np.column_stack([token, first + constants[-1]]))
+    return made
 
 
 def replayed(frame: pd.DataFrame, fits: Fits, unknown: bool = False) -> pd.DataFrame:
@@ -617,110 +628,178 @@ def first_token(frame: pd.DataFrame, run: pd.DataFrame, fits: Fits) -> np.ndarra
     return np.asarray(run["ttft"].to_numpy() + np.array(front))
 
 
-def bounds(errors: pd.Series, frame: pd.DataFrame) -> dict[str, tuple[float, float, int]]:
-    """Errors within which nine of ten were on servers of GPUs left out, by engine, as much above as below.
+# Intervals --------------------------------------------------------------------------------------------------------
 
-    A left-out GPU is as likely slower as faster than the others; three of them do not say on which side it errs.
+LEAST = 5
+"""Servers of an engine with a model, from which on the model counts as measured with it."""
+ALIKE = 0.25
+"""How much the errors of a cell have in common (0: each counts alone, 1: each cell counts alone): with GPUs left out,
+the smallest of 0, 0.25, 0.5 that has at least 80 % of the servers of each GPU and engine inside."""
+MEASURED, PARTS_OF = ["silicon_tpot_ms", "silicon_ttft_ms"], ("parts", "first")
+
+
+def cells(frame: pd.DataFrame) -> np.ndarray:
+    """Engine, GPU and model of each row; models of one shape have one name."""
+    shapes = {name: shape_of(architectures.model(name)) for name in sorted(frame["model"].unique())}
+    names = {shape: name for name, shape in shapes.items()}
+    named = frame["model"].map({name: names[shape] for name, shape in shapes.items()})
+    return (frame["backend"] + "/" + frame["gpu"] + "/" + named).to_numpy()
+
+
+def seen(frame: pd.DataFrame, out: np.ndarray) -> np.ndarray:
+    """Is the model of a row measured with its engine, on whatever GPU, by rows that are not left out?"""
+    pairs = pd.Series([re.sub("/.*/", "/", cell) for cell in cells(frame)])
+    return (pairs.map(pairs[~out].value_counts()).fillna(0) >= LEAST).to_numpy()
+
+
+def reach(found: list[np.ndarray], cell: np.ndarray, power: float = 1.0) -> list[float]:
+    """Bounds that contain nine of ten errors, a token and to the first one, as far above as below, and their number.
+
+    The n errors of a cell weigh n to 1 - `power`, as they have much in common; less than `LEAST` do not count.  Where
+    each cell weighs the same, a new one is one of them (hierarchical conformal prediction; Dunn, Wasserman and Ramdas,
+    Journal of the American Statistical Association 118, 2023), whose errors are taken as the largest.  A left-out GPU
+    or family is as likely slower as faster than the others; they are too few to say on which side it errs.
     """
-    made = {}
-    for engine, place in frame.groupby("backend").indices.items():
-        reach = quantile(np.abs(errors.to_numpy()[place]))
-        made[str(engine)] = -reach, reach, len(place)
-    return made
+    parts = [pd.DataFrame(one, columns=["token", "first"]).assign(cell=cell).dropna() for one in found]
+    table = pd.concat(parts, ignore_index=True)
+    sizes = table["cell"].map(pd.concat([one["cell"].value_counts() for one in parts]).groupby(level=0).max())
+    table, sizes = table[sizes >= LEAST], sizes[sizes >= LEAST]
+    share = min(1.0, 0.9 + (power == 1) * 0.9 / table["cell"].nunique())
+    made = []
+    for name in ("token", "first"):
+        ordered = table[name].abs().sort_values()
+        weights = (sizes[ordered.index] ** -power).cumsum()
+        made.append(float(ordered.iloc[int((weights < share * weights.iloc[-1] * (1 - 1e-9)).sum())]))
+    return [-made[0], made[0], -made[1], made[1], len(table)]
 
 
-def pair(errors: np.ndarray) -> tuple[float, float, int]:
-    """Split-conformal bounds of errors, on either side."""
-    ordered, count = np.sort(errors), len(errors)
-    rank = min(count, math.ceil((count + 1) * 0.95)) - 1
-    return float(ordered[count - 1 - rank]), float(ordered[rank]), count
+def of_known(frame: pd.DataFrame, left: str = "", unknown: bool = False) -> list[float]:
+    """Bounds from GPUs left out in turn, and one besides, for models that their engine was measured with."""
+    made = []
+    for gpu in sorted(set(frame["gpu"]) - {left}):
+        rows = (frame["gpu"] == gpu).to_numpy()
+        out = rows | (frame["gpu"] == left).to_numpy()
+        made.append(np.where(seen(frame, out)[:, None], errors(frame, out, rows, unknown), np.nan))
+    return reach(made, cells(frame), ALIKE)
 
 
-def coverage(frame: pd.DataFrame, predicted: np.ndarray, unknown: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Is each row within the interval from other GPUs' servers, left out in turn; and the half-width as a share."""
-    inside, half = np.zeros(len(frame), bool), np.zeros(len(frame))
-    y = frame["silicon_tpot_ms"].to_numpy() / 1e3
+def of_families(frame: pd.DataFrame, left: str = "", unknown: bool = False, gpus: bool = True) -> list[float]:
+    """Bounds from families left out, each with each GPU (or with none), and with one GPU besides, for new models."""
+    made = []
+    for family_of_model in sorted(set(frame["family"])):
+        same = (frame["family"] == family_of_model).to_numpy()
+        for gpu in sorted(set(frame["gpu"]) - {left}) if gpus else [""]:
+            rows = (frame["gpu"] == gpu).to_numpy() if gpus else np.ones(len(frame), bool)
+            out = same | (rows & gpus) | (frame["gpu"] == left).to_numpy()
+            if (same & rows).any():
+                made.append(errors(frame, out, same & rows, unknown))
+    return reach(made, cells(frame))
+
+
+def own(found: np.ndarray) -> list[float] | None:
+    """Bounds of the errors of a cell: on either side, or for less than 20 as far above as below; None below 9."""
+    count = len(found)
+    made: list[float] = []
+    for column in found.T:
+        ordered, distances = np.sort(column), np.sort(np.abs(column))
+        if count >= 20:
+            rank = min(count, math.ceil((count + 1) * 0.95)) - 1
+            made += [float(ordered[count - 1 - rank]), float(ordered[rank])]
+        elif count >= 9:
+            distance = float(distances[math.ceil((count + 1) * 0.9) - 1])
+            made += [-distance, distance]
+    return [*made, count] if made else None
+
+
+def coverage(frame: pd.DataFrame, found: np.ndarray, unknown: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Are errors of each row within bounds from other GPUs' servers, left out in turn; and the half-widths as shares.
+
+    A column for times a token, and one for first tokens.
+    """
+    inside, half = np.zeros((len(frame), 2), bool), np.zeros((len(frame), 2))
     for gpu in sorted(frame["gpu"].unique()):
-        chosen = (frame["gpu"] == gpu).to_numpy()
-        others = frame[~chosen]
-        again, _ = left_out(others, unknown)
-        missing = np.isnan(again)
-        errors = pd.Series(np.log(others["silicon_tpot_ms"].to_numpy() / 1e3 / again), index=others.index)
-        made = bounds(errors[~missing], others[~missing])
-        low, high = np.array([made[engine][:2] for engine in frame["backend"][chosen]]).T
-        error = np.log(y[chosen] / predicted[chosen])
-        inside[chosen] = (error >= low) & (error <= high)
-        half[chosen] = (np.exp(high) - np.exp(low)) / 2
+        rows = (frame["gpu"] == gpu).to_numpy()
+        known = seen(frame, rows)
+        for chosen, of in ((rows & known, of_known), (rows & ~known, of_families)):
+            if chosen.any():
+                bounds = np.array(of(frame, str(gpu), unknown)[:4]).reshape(2, 2)
+                inside[chosen] = (found[chosen] >= bounds[:, 0]) & (found[chosen] <= bounds[:, 1])
+                half[chosen] = (np.exp(bounds[:, 1]) - np.exp(bounds[:, 0])) / 2
     return inside, half
 
 
 def folded(frame: pd.DataFrame, folds: int = 5) -> np.ndarray:
-    """Log of measured over predicted, with constants of the same engine's other configurations."""
+    """Errors with constants of the same engine's other configurations."""
     digit = np.array([int(hashlib.sha1(name.encode()).hexdigest()[:4], 16) % folds for name in frame.index])
-    errors = np.full(len(frame), np.nan)
+    made = np.full((len(frame), 2), np.nan)
     for fold in range(folds):
-        fits = engine_fits(frame[digit != fold])
-        for engine, constants in fits.items():
-            chosen = (digit == fold) & (frame["backend"] == engine).to_numpy()
-            if chosen.any():
-                predicted = design(frame[chosen]) @ constants[: len(CONSTANTS)]
-                errors[chosen] = np.log(frame["silicon_tpot_ms"].to_numpy()[chosen] / 1e3 / predicted)
-    return errors
+        rows = digit == fold
+        made[rows] = errors(frame, rows, rows)[rows]
+    return made
 
 
 def widening(frame: pd.DataFrame) -> float:
-    """How much the errors of configurations grow with each factor of two to the nearest measured one.
+    """How much errors of times a token grow with each factor of two to the nearest measured configuration.
 
     All configurations on one number of GPUs are left out in turn.
     """
-    inside = np.abs(folded(frame))
-    outside, distances = [], []
+    outside: list[float] = []
+    distances: list[float] = []
     place = np.log2(frame[["isl", "batch_size", "gpus"]].to_numpy(dtype=float))
     place[:, 0] = np.log2((frame["isl"] + frame["osl"]).to_numpy(dtype=float))
     for gpus in sorted(frame["gpus"].unique()):
-        chosen = (frame["gpus"] == gpus).to_numpy()
-        for engine, constants in engine_fits(frame[~chosen]).items():
-            mine = chosen & (frame["backend"] == engine).to_numpy()
-            if not mine.any():
-                continue
-            predicted = design(frame[mine]) @ constants[: len(CONSTANTS)]
-            outside += np.abs(np.log(frame["silicon_tpot_ms"].to_numpy()[mine] / 1e3 / predicted)).tolist()
-            others = place[~chosen & (frame["backend"] == engine).to_numpy()]
-            distances += [float(np.abs(others - one).sum(axis=1).min()) for one in place[mine]]
-    growth = quantile(np.array(outside)) / quantile(inside) - 1.0
+        rows = (frame["gpus"] == gpus).to_numpy()
+        found = errors(frame, rows, rows)[:, 0]
+        for engine in frame["backend"].unique():
+            mine = (frame["backend"] == engine).to_numpy()
+            chosen = mine & rows & ~np.isnan(found)
+            outside += np.abs(found[chosen]).tolist()
+            distances += [float(np.abs(place[mine & ~rows] - one).sum(axis=1).min()) for one in place[chosen]]
+    inside = np.abs(folded(frame)[:, 0])
+    growth = float(np.quantile(outside, 0.9) / np.nanquantile(inside, 0.9)) - 1.0
     return max(0.0, growth / float(np.mean(distances)))
 
 
 def shipped(frame: pd.DataFrame) -> dict[str, object]:
     """What `engines.json` holds."""
     fits, guessed = engine_fits(frame), engine_fits(frame, unknown=True)
-    measured: dict[str, tuple[float, float, int]] = {}
+    measured: dict[str, list[float]] = {}
     points: dict[str, list[list[float]]] = {}
-    errors = folded(frame)
-    for key, place in frame.groupby(["backend", "gpu", "family"]).indices.items():
-        part = frame.iloc[place]
-        if len(place) >= 20:
-            measured["/".join(key)] = pair(errors[place])
+    found, cell = folded(frame), cells(frame)
+    for key in sorted(set(cell)):
+        part = frame[cell == key]
+        if (bounds := own(found[cell == key])) is not None:
+            measured[key] = bounds
             tokens = part["isl"] + part["osl"]
             loads = zip(tokens, part["batch_size"], part["gpus"], strict=True)
             of_key = {tuple(np.round(np.log2(one), 1)) for one in loads}
-            points["/".join(key)] = [[float(value) for value in one] for one in sorted(of_key)]
-    levels = {"measured": measured}
-    for level, unknown in (("transferred", False), ("guessed", True)):
-        predicted, _ = left_out(frame, unknown)
-        levels[level] = bounds(pd.Series(np.log(frame["silicon_tpot_ms"].to_numpy() / 1e3 / predicted)), frame)
+            points[key] = [[float(value) for value in one] for one in sorted(of_key)]
+    levels = {
+        "measured": measured, "known": {"transferred": of_known(frame), "guessed": of_known(frame, unknown=True)},
+        "families": {"measured": of_families(frame, gpus=False), "transferred": of_families(frame),
+                     "guessed": of_families(frame, unknown=True)},
+    }  # fmt: skip
     engines = {}
     for engine, part in frame.groupby("backend"):
         versions = sorted({version(text) for text in part["backend_version"].dropna()} - {()})
+        first = ".".join(map(str, versions[0]))
         engines[engine] = {
-            "from": ".".join(map(str, versions[0])), "to": ".".join(map(str, versions[-1])),
+            "from": first, "to": ".".join(map(str, versions[-1])),
             "constants": named(fits[engine]), "unknown": named(guessed[engine]), "tokens": BUDGET[engine],
             "phases": "prefill_first" if engine == "sglang" else "mixed",
-            "front_end": float(f"{fits[engine][-1]:.5g}"), "lag": 1,
+            "models": frequent(key.rpartition("/")[2] for key in cell[frame["backend"] == engine]),
+            "formats": frequent(formats_of(architecture(one.model, one.formats)) for one in part["server"]),
+            "gpus": frequent(part["gpu"]),
+            "front_end": float(f"{fits[engine][-1]:.5g}"), "asynchronous": ASYNCHRONOUS.get(str(engine), first),
         }  # fmt: skip
-    rounded = {level: {key: [round(one[0], 4), round(one[1], 4), one[2]] for key, one in of_level.items()}
-               for level, of_level in levels.items()}  # fmt: skip
+    rounded = {level: {key: [round(value, 4) for value in one] for key, one in of_level.items()}
+               for level, of_level in levels.items()}
     return {"engines": engines, "errors": rounded, "points": points, "widening": round(widening(frame), 4)}
+
+
+def frequent(values: Iterable[str]) -> list[str]:
+    """Values that come at least `LEAST` times."""
+    return sorted(value for value, count in Counter(values).items() if count >= LEAST)
 
 
 def written(value: object, depth: int = 3) -> str:
@@ -759,13 +838,14 @@ def report(frame: pd.DataFrame, today: np.ndarray) -> pd.DataFrame:
     y, z = (frame[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
     columns = {"today": np.abs(today / y - 1.0)}
     for case, unknown in (("A", False), ("B", True)):
-        predicted, fits = left_out(frame, unknown)
+        _, fits = left_out(frame, unknown)
         run = replayed(frame, fits, unknown)
-        first = first_token(frame, run, fits)
-        inside, half = coverage(frame, predicted, unknown)
+        token, first = run["tpot"].to_numpy(), first_token(frame, run, fits)
+        inside, half = coverage(frame, np.log(np.column_stack([y / token, z / first])), unknown)
         columns |= {
-            f"{case} token": np.abs(run["tpot"].to_numpy() / y - 1.0), f"{case} first": np.abs(first / z - 1.0),
-            f"inside {case}": inside.astype(float), f"half {case}": half,
+            f"{case} token": np.abs(token / y - 1.0), f"inside {case}": inside[:, 0].astype(float),
+            f"half {case}": half[:, 0], f"{case} first": np.abs(first / z - 1.0),
+            f"inside {case} first": inside[:, 1].astype(float), f"half {case} first": half[:, 1],
         }  # fmt: skip
     return summary(frame, columns)
 
@@ -785,7 +865,7 @@ def simulated(row: pd.Series) -> tuple[float, float]:
     service = {
         "kind": "llm", "model": model, "gpu": server.gpu, "tensor_parallel": server.divided.tensor,
         "engine": f"{server.engine}-{known['to']}", "front_end": f"{FRONT_END} s", "max_num_seqs": clients,
-        "max_num_batched_tokens": rules.budget,
+        "max_num_batched_tokens": rules.budget, "async_scheduling": rules.late, "scheduler_recv_interval": rules.every,
         "batching": {"name": "continuous", "phases": "mixed" if rules.mixed else "prefill_first"},
         "kv": {"tokens": max(1 << 16, room)}, "memory_share": 1.0,
     }  # fmt: skip
@@ -804,8 +884,8 @@ def simulated(row: pd.Series) -> tuple[float, float]:
 def compared(frame: pd.DataFrame, count: int) -> None:
     """Print how far the replay is from `hetsim run` on rows drawn at random that one replica can have."""
     alone = frame[(frame["attention"] == 1) & (frame["moe_ep_size"].fillna(1) <= 1) & ~frame["saturated"]]
-    plain = [one.every == 1 and not one.held[1] and not one.fewer for one in alone["rules"]]
-    alone = alone[plain]  # `hetsim run` has no such rules
+    alone = alone[[not one.held[1] and not one.fewer for one in alone["rules"]]]  # `hetsim run` has no such rules
+    alone = alone[[room >= clients * (prompt + output) for clients, prompt, output, room in alone["load"]]]
     chosen = alone[alone["batch_size"] <= 128].sample(count, random_state=1)
     known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
     ratios = []
@@ -813,8 +893,7 @@ def compared(frame: pd.DataFrame, count: int) -> None:
         made = kernels(row["server"])
         assert isinstance(made, Kernels)
         steps = made.steps(known[row["backend"]]["constants"])
-        rules = replace(row["rules"], late=False)
-        run = replay(steps, rules, *row["load"], row["backend"] == "trtllm", FRONT_END)
+        run = replay(steps, row["rules"], *row["load"], row["backend"] == "trtllm", FRONT_END)
         tpot, ttft = simulated(row)
         ratios.append((run.tpot / tpot, run.ttft / ttft))
     print("replay over hetsim run, time a token and first token:")
@@ -837,21 +916,22 @@ def kept_out(frame: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
     fits = dict.fromkeys(frame["gpu"].unique(), shipped_fits(known))
     run = replayed(frame, fits)
     y, z = (frame[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
-    low, high = [], []
+    bounds = []
     for row in frame.itertuples():
         model = architecture(row.server.model, row.server.formats)
         load = (float(row.isl + row.osl), float(row.batch_size))
         text = f"{row.backend}-{known[row.backend]['to']}"
         one = interval(model, roofline.DEVICES[row.gpu], int(row.gpus), text, load)
-        low.append(one.low)
-        high.append(one.high)
-    error = y / run["tpot"].to_numpy()
+        assert one.first is not None
+        bounds.append([(one.low, one.high), one.first])
+    token, first = run["tpot"].to_numpy(), first_token(frame, run, fits)
+    error, (low, high) = np.column_stack([y / token, z / first]), np.moveaxis(np.array(bounds), 2, 0)
+    inside, half = ((error >= low) & (error <= high)).astype(float), (high - low) / 2
     gpus = frame["gpu"].isin(["b300", "gb300"])
     why = np.where(frame["model"] == "gpt-oss-120b", "gpt-oss-120b", np.where(gpus, "new GPU", "of a seen group"))
-    first = first_token(frame, run, fits)
     columns = {
-        "token": np.abs(1 / error - 1.0), "first": np.abs(first / z - 1.0),
-        "inside": ((error >= low) & (error <= high)).astype(float), "half": (np.array(high) - np.array(low)) / 2,
+        "token": np.abs(token / y - 1.0), "inside": inside[:, 0], "half": half[:, 0],
+        "first": np.abs(first / z - 1.0), "inside first": inside[:, 1], "half first": half[:, 1],
     }  # fmt: skip
     return summary(frame.assign(backend=frame["backend"] + " " + why), columns)
 

@@ -64,6 +64,9 @@ class Replica(Holder):
         self.heads: Mapping[str, Generation] = self.requests.line.heads if self.requests.by_client else {}
         self.prefill: list[tuple[Generation, int]] = []  # prompt tokens that the step under way reads
         self.changes: bool = self.policy.changes
+        # results that clients see after the next step (`async_scheduling`): what shows them, and of which request
+        self.unseen: list[tuple[Any, Generation]] = []
+        self.looked = 0  # number of decoding steps when the replica last read prompts, or was idle
         self.foreseen: Foreseen | None = None  # cached forecast of its requests; None after any event here
 
     # What policies see --------------------------------------------------------------------------------------
@@ -205,9 +208,12 @@ class Replica(Holder):
             lag += requests.preempt()
             gave_way = True
         requests.head = None
-        if self.outstanding > len(requests.inside) and not (gave_way and requests.inside):
+        if not requests.inside:
+            self.looked = sequences.steps
+        if self.outstanding > len(requests.inside) and not (gave_way and requests.inside or self._until_look):
             lag += requests.join()
         if not requests.inside:
+            self._show()
             if self.periods.busy:  # nothing to do: the busy period is over
                 self.periods.end(LAUNCH_COMPLETED, self.clock._now)
             self.fleet.rested(self)
@@ -234,7 +240,8 @@ class Replica(Holder):
     def _jump(self, gave_way: bool, lag: float) -> None:
         """Begin decoding up to the next change of the batch; `gave_way`: after preempting."""
         sequences, requests = self.sequences, self.requests
-        count = 1 if lag else sequences.until_full(sequences.until_end())  # a row of several steps has no copying
+        # a row of several steps has no copying, and ends before clients see results
+        count = 1 if lag or self.unseen else sequences.until_full(sequences.until_end())
         if count > 1 and self.outstanding > len(requests.inside):
             if gave_way:  # a sequence was preempted, so the policy was not asked whether a request may join
                 count = 1 if self.changes or requests.may_fit() else count
@@ -243,8 +250,21 @@ class Replica(Holder):
                 if steps < 1:
                     raise self.fleet.illegal(f"must answer a number of steps of at least 1; got {steps}")
                 count = min(count, steps)
+            if self.service.scheduler_recv_interval > 1:
+                count = min(count, self._until_look or self.service.scheduler_recv_interval)
         self.stage.decodes = True
         self.stage.begin(count, self.times.decoding(count, sequences.count, sequences.context), lag)
+
+    @property
+    def _until_look(self) -> int:
+        """Decoding steps until the replica looks for new requests; 0: now."""
+        return (self.looked - self.sequences.steps) % self.service.scheduler_recv_interval
+
+    def _show(self) -> None:
+        """Show clients the results of the step before."""
+        seen, self.unseen = self.unseen, []
+        for show, request in seen:
+            show(request)
 
     def _checked(self) -> int:
         """Check the step that the policy chose, and return its number of prompt tokens."""
@@ -271,6 +291,8 @@ class Replica(Holder):
         stage, sequences, requests = self.stage, self.sequences, self.requests
         part = stage.over() / (len(self.prefill) + (sequences.count if stage.decodes else 0))
         self._row(self.clock._now)
+        if self.unseen:
+            self._show()
         if stage.decodes:
             sequences.share += part
             while sequences.ends and sequences.ends[0][0] <= sequences.steps:
@@ -283,6 +305,7 @@ class Replica(Holder):
             for request, tokens in self.prefill:
                 requests.prefilled(request, tokens, part)
             self.prefill = []
+            self.looked = sequences.steps
         stage.reading = 0  # after `_row`, which writes it
 
     def split(self) -> None:
@@ -366,6 +389,7 @@ class Replica(Holder):
         """Stop a failed or drained replica; return its requests, which others must serve."""
         stage = self.stage
         self.split()
+        self._show()
         self.close(self.clock._now, outcome)
         stage.under_way = False
         return self.requests.lose("failure" if outcome == LAUNCH_LOST else "recompute")
