@@ -568,13 +568,17 @@ def first_token(frame: pd.DataFrame, run: pd.DataFrame, fits: Fits) -> np.ndarra
 
 LEAST = 5
 """Servers of an engine with a model, from which on the model counts as measured with it."""
+ALIKE = 0.25
+"""How much the errors of a cell have in common (0: each counts alone, 1: each cell counts alone): with GPUs left out,
+the smallest of 0, 0.25, 0.5 that has at least 80 % of the servers of each GPU and engine inside."""
 MEASURED, PARTS_OF = ["silicon_tpot_ms", "silicon_ttft_ms"], ("parts", "first")
 
 
 def cells(frame: pd.DataFrame) -> np.ndarray:
     """Engine, GPU and model of each row; models of one shape have one name."""
-    names = {shape_of(architectures.model(name)): name for name in sorted(frame["model"].unique())}
-    named = frame["model"].map(lambda name: names[shape_of(architectures.model(name))])
+    shapes = {name: shape_of(architectures.model(name)) for name in sorted(frame["model"].unique())}
+    names = {shape: name for name, shape in shapes.items()}
+    named = frame["model"].map({name: names[shape] for name, shape in shapes.items()})
     return (frame["backend"] + "/" + frame["gpu"] + "/" + named).to_numpy()
 
 
@@ -584,21 +588,24 @@ def seen(frame: pd.DataFrame, out: np.ndarray) -> np.ndarray:
     return (pairs.map(pairs[~out].value_counts()).fillna(0) >= LEAST).to_numpy()
 
 
-def reach(found: list[np.ndarray], cell: np.ndarray, power: float) -> list[float]:
+def reach(found: list[np.ndarray], cell: np.ndarray, power: float = 1.0) -> list[float]:
     """Bounds that contain nine of ten errors, a token and to the first one, as far above as below, and their number.
 
-    The n errors of a cell weigh n to 1 - `power`, as they have much in common; less than `LEAST` do not count.  A
-    left-out GPU or family is as likely slower as faster than the others; they are too few to say on which side it errs.
+    The n errors of a cell weigh n to 1 - `power`, as they have much in common; less than `LEAST` do not count.  Where
+    each cell weighs the same, a new one is one of them (hierarchical conformal prediction; Dunn, Wasserman and Ramdas,
+    Journal of the American Statistical Association 118, 2023), whose errors are taken as the largest.  A left-out GPU
+    or family is as likely slower as faster than the others; they are too few to say on which side it errs.
     """
     parts = [pd.DataFrame(one, columns=["token", "first"]).assign(cell=cell).dropna() for one in found]
     table = pd.concat(parts, ignore_index=True)
     sizes = table["cell"].map(pd.concat([one["cell"].value_counts() for one in parts]).groupby(level=0).max())
     table, sizes = table[sizes >= LEAST], sizes[sizes >= LEAST]
+    share = min(1.0, 0.9 + (power == 1) * 0.9 / table["cell"].nunique())
     made = []
     for name in ("token", "first"):
         ordered = table[name].abs().sort_values()
         weights = (sizes[ordered.index] ** -power).cumsum()
-        made.append(float(ordered.iloc[int((weights < 0.9 * weights.iloc[-1]).sum())]))
+        made.append(float(ordered.iloc[int((weights < share * weights.iloc[-1] * (1 - 1e-9)).sum())]))
     return [-made[0], made[0], -made[1], made[1], len(table)]
 
 
@@ -609,7 +616,7 @@ def of_known(frame: pd.DataFrame, left: str = "", unknown: bool = False) -> list
         rows = (frame["gpu"] == gpu).to_numpy()
         out = rows | (frame["gpu"] == left).to_numpy()
         made.append(np.where(seen(frame, out)[:, None], errors(frame, out, rows, unknown), np.nan))
-    return reach(made, cells(frame), 0.5)
+    return reach(made, cells(frame), ALIKE)
 
 
 def of_families(frame: pd.DataFrame, left: str = "", unknown: bool = False, gpus: bool = True) -> list[float]:
@@ -622,7 +629,7 @@ def of_families(frame: pd.DataFrame, left: str = "", unknown: bool = False, gpus
             out = same | (rows & gpus) | (frame["gpu"] == left).to_numpy()
             if (same & rows).any():
                 made.append(errors(frame, out, same & rows, unknown))
-    return reach(made, cells(frame), 1.0)
+    return reach(made, cells(frame))
 
 
 def own(found: np.ndarray) -> list[float] | None:
@@ -814,6 +821,7 @@ def compared(frame: pd.DataFrame, count: int) -> None:
     """Print how far the replay is from `hetsim run` on rows drawn at random that one replica can have."""
     alone = frame[(frame["attention"] == 1) & (frame["moe_ep_size"].fillna(1) <= 1) & ~frame["saturated"]]
     alone = alone[[not one.held[1] for one in alone["rules"]]]  # `hetsim run` has no such rule
+    alone = alone[[room >= clients * (prompt + output) for clients, prompt, output, room in alone["load"]]]
     chosen = alone[alone["batch_size"] <= 128].sample(count, random_state=1)
     known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
     ratios = []
