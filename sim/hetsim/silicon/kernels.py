@@ -62,7 +62,7 @@ class Surface:
 
     @property
     def launch(self) -> float:
-        """Smallest time: what each call costs, of which a recorded graph of kernels hides most."""
+        """Smallest time; a recorded graph of kernels hides most of it."""
         return float(np.exp2(self.values.min() / STEPS) * 1e-9)
 
     def beyond(self, *coordinates: Coordinate) -> np.ndarray:
@@ -197,7 +197,7 @@ class Builder:
         return formats[::-1] if self.model.experts > 1 and number_format == "fp8" else formats
 
     def matrix(self, outputs: float, inputs: float, number_format: str | None = None) -> np.ndarray:
-        """Return the seconds of a matrix multiplication for each token count in `TOKENS`, without its launch."""
+        """Return the seconds of a matrix for each of `TOKENS`, without a launch."""
         formats = self.formats(number_format or self.model.number_format.weights)
         seconds = self.fastest("matrix", formats, (TOKENS, outputs, inputs))
         keys = [(self.gpu, engine, "matrix", one, ()) for engine in ENGINES for one in formats]
