@@ -182,8 +182,8 @@ def rules_of(row: pd.Series) -> Rules:
     if engine == "sglang":
         return sglang_rules(row)
     if engine == "vllm":
-        since = {"minimax-m2.5": "2026-04", "kimi-k2.5": "2026-04-20"}.get(row["model"], "never")
-        fast = row["gpu"] in BLACKWELL and day >= since
+        since = {"minimax-m2.5": "2026-04"} | ({"kimi-k2.5": "2026-04-20"} if row["gpu"] == "b200" else {})
+        fast = row["gpu"] in BLACKWELL and day >= since.get(row["model"], "never")
         return Rules(SHORTEST, 2 * prompt if fast else BUDGET[engine])
     if row["family"] != "dense":
         least = 20000 if row["model"] == "gpt-oss-120b" else 8192 if day >= "2026-01-21" else 0
@@ -200,6 +200,8 @@ def sglang_rules(row: pd.Series) -> Rules:
     wide, latent, four = row["gpu"] in BLACKWELL, row["family"] == "latent", row["gemm_quant_mode"] == "nvfp4"
     if wide and latent and not four and row["gpus"] == 4:
         return Rules(SHORTEST, 8192, mixed=False, every=10, memory=0.95)
+    if row["gpu"] == "b300" and not latent and row["gemm_quant_mode"] == "fp8":
+        return Rules(SHORTEST, 16384, mixed=False, every=10, memory=0.8)
     every = (30 if row["batch_size"] >= 16 else 10) if wide else 1
     budget = 16384 if (latent and four) or not (latent or wide) else 32768
     share = 0.85 if four else 0.82
@@ -220,7 +222,9 @@ def kept(row: pd.Series) -> str:
     if not day:
         return "bf16"
     wide = row["gpu"] in BLACKWELL
-    if engine == "vllm":
+    if row["model"] == "gpt-oss-120b":
+        short = wide and (engine == "trtllm" or day >= "2026")
+    elif engine == "vllm":
         short = row["gpu"] != "h100" if family == "dense" else wide and day >= "2026-04"
     else:
         short = engine == "trtllm" or wide or family != "latent"
