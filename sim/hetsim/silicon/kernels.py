@@ -38,6 +38,7 @@ class Surface:
     version: str
     axes: tuple[np.ndarray, ...]  # log2 of the points of each axis
     values: np.ndarray
+    launch: float = 0.0  # smallest time of the shipped grid; a recorded graph of kernels hides most of it
 
     def at(self, *coordinates: Coordinate) -> np.ndarray:
         """Return seconds at coordinates; constant below the grid, extrapolated above."""
@@ -60,11 +61,6 @@ class Surface:
             total = total + weight * self.values[tuple(places[axis][side] for axis, side in enumerate(corner))]
         return np.asarray(np.exp2(total / STEPS) * 1e-9)
 
-    @property
-    def launch(self) -> float:
-        """Smallest time; a recorded graph of kernels hides most of it."""
-        return float(np.exp2(self.values.min() / STEPS) * 1e-9)
-
     def beyond(self, *coordinates: Coordinate) -> np.ndarray:
         """Return seconds at coordinates without those of a launch."""
         return np.maximum(0.0, self.at(*coordinates) - self.launch)
@@ -80,7 +76,7 @@ def surfaces() -> dict[Key, Surface]:
         axes = tuple(np.log2(points) for points in row["axes"])
         values = np.array(row["values"], dtype=np.int16).reshape([len(points) for points in axes])
         key = (row["gpu"], row["engine"], row["kernel"], row["format"], tuple(row["shape"]))
-        made[key] = Surface(row["version"], axes, values)
+        made[key] = Surface(row["version"], axes, values, float(np.exp2(values.min() / STEPS) * 1e-9))
     return made
 
 
@@ -94,7 +90,7 @@ def surface_of(key: Key) -> Surface:
     values = STEPS * np.log2(1e9 * shipped.at(*np.meshgrid(*points, indexing="ij")))
     where = tuple(np.searchsorted(axis, one) for axis, one in zip(points, table[0], strict=True))
     values[where] = STEPS * np.log2(np.maximum(1e9 * table[1], 100.0))
-    return Surface(shipped.version, tuple(map(np.log2, points)), values)
+    return Surface(shipped.version, tuple(map(np.log2, points)), values, shipped.launch)
 
 
 TOKENS = np.array([1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280,
