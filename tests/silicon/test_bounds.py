@@ -29,6 +29,7 @@ def test_a_cell_has_bounds_of_its_own_from_nine_errors_on():
     assert servers.own(rising) == pytest.approx([0.2, 3.8, -3.8, -0.2, 39])
 
 
+@pytest.mark.slow
 def test_left_out_gpus_and_families_are_covered(monkeypatch):
     """Errors of a cell have a part in common, drawn anew for each; nine of ten are inside."""
     spread = 0.2
