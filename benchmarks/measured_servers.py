@@ -23,8 +23,9 @@ import pathlib
 import re
 import time
 import zipfile
-from collections import deque
-from dataclasses import dataclass, replace
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from typing import Any
@@ -35,7 +36,7 @@ from scipy.optimize import nnls
 
 import hetsim as hs
 from hetsim.model.step_times import StepTimes, attended
-from hetsim.silicon.engines import interval, roofline_kernels
+from hetsim.silicon.engines import formats_of, interval, roofline_kernels, shape_of
 from hetsim.silicon.kernels import (
     CONTEXTS,
     LENGTHS,
@@ -65,13 +66,14 @@ MODELS = {
 FAMILIES = {"llama": "dense", "qwen3-32b": "dense", "deepseek": "latent", "kimi": "latent", "qwen3.5": "linear"}
 BUDGET = {"vllm": 8192, "trtllm": 8192, "sglang": 8192}
 """Prompt tokens of a step, the engines' defaults on these GPUs."""
+ASYNCHRONOUS = {"vllm": "0.14"}
+"""First version whose results are seen a step later, if it is not the first measured one."""
 PUBLIC = r"db-dump|source_file=20"
 """Start of the source of rows of the public benchmark InferenceMAX; the others are NVIDIA's own (genai-perf)."""
-KEPT = {
-    "vllm": {"h100": "bf16"}, "trtllm": {},
-    "sglang": {"h100": "bf16", "h200": "bf16", "b200": "bf16", "b300": "bf16"},
-}  # fmt: skip
-"""Format of keys and values of rows with quantized weights, fp8 unless named: one choice for an engine on a GPU."""
+SPECULATES = "1.2.0rc6.post3"
+"""Version with which InferenceMAX measures DeepSeek with speculative decoding, which no column tells."""
+WARMED = "2026-01-21"
+"""First day of InferenceMAX with warm-up requests; before, SGLang compiled kernels while the first requests waited."""
 ROUNDS = 10
 """Requests of a client; the load generators send ten for each concurrent one."""
 SHORTEST = 0.8
@@ -113,6 +115,11 @@ def rows_of(wheel: str) -> pd.DataFrame:
     first["gpu"] = first["system"].str.removesuffix("_sxm")
     first["model"] = first["model_path"].map(MODELS)
     first["family"] = first["model"].map(family)
+    named = first["silicon_data_source"].str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
+    other = named > first["batch_size"] * first["attention"]
+    first["sound"] = ~other & (first["backend_version"] != SPECULATES)
+    days = first.apply(public, axis=1)
+    first["warm"] = (first["backend"] != "sglang") | (days == "") | (days >= WARMED)
     first["kept_out"] = (
         digest.isin(list("012")) | first["gpu"].isin(["b300", "gb300"]) | first["model"].isin(["gpt-oss-120b", "glm-5"])
     )
@@ -135,34 +142,93 @@ class Rules:
     """Decoding steps between two looks at new requests."""
     held: tuple[int, int] = (0, 0)
     """Prompts wait until they have so many tokens, or for so many decoding steps."""
+    memory: float = 0.9
+    """Share of the memory for weights, keys and values; with TensorRT-LLM of what is free next to the weights."""
+    fewer: int = 0
+    """How many requests less than there are clients the server runs at once."""
+    stored: str = ""
+    """Format of keys and values in memory, if it is not that with which they are read."""
+
+
+BLACKWELL = ("b200", "b300", "gb200", "gb300")
+
+
+def public(row: pd.Series) -> str:
+    """The day on which InferenceMAX measured a row; empty for a row of NVIDIA's own."""
+    source = row["silicon_data_source"]
+    found = re.search(r"measured=(\d{4}-\d\d-\d\d)", source)
+    return (found[1] if found else "2025-10-29") if re.match(PUBLIC, source) else ""
 
 
 def rules_of(row: pd.Series) -> Rules:
     """The rules of a row, from the published settings of its source (two are chosen by rows that are not kept out).
 
-    InferenceMAX draws lengths evenly (`random-range-ratio` 0.8).  Its steps have 8192 tokens with vLLM, 16384 with
-    SGLang and with TensorRT-LLM's Llama (gpt-oss: 20000), and one prompt and the batch with its DeepSeek.  SGLang on
-    Blackwell looks for requests every 10 steps, from 16 clients on every 30 (`scheduler-recv-interval`); Llama with
-    TensorRT-LLM on less than 8 GPUs and 1024 + 1024 tokens waits for 0.9 of a step's tokens, or 20 steps.  The
-    other source has equal lengths, and steps of one prompt and the batch; its published rule has 500 to 1500 tokens
-    more, but first tokens on H100 take the time of one prompt.  Its SGLang mixes prompts into decoding steps since
-    0.5.6: so say its first tokens.
+    InferenceMAX draws lengths evenly (`random-range-ratio` 0.8).  Steps of vLLM have 8192 tokens; since April 2026 on
+    Blackwell those of two prompts, for its mixtures.  Steps of TensorRT-LLM have 16384 (gpt-oss: 20000), with DeepSeek
+    one prompt and the batch, since 21 January 2026 at least 8192; Llama on less than 8 GPUs and 1024 + 1024 tokens
+    waits for 0.9 of a step's tokens, or 20 steps.  The other source has equal lengths, and steps of one prompt and the
+    batch; its published rule has 500 to 1500 tokens more, but first tokens on H100 take the time of one prompt.  Its
+    SGLang mixes prompts into decoding steps since 0.5.6, and its TensorRT-LLM with Llama 3.1 8B runs one request less
+    than there are clients: so say its first tokens, which take a share of 1 / clients of an answer more.
     """
-    clients, prompt = int(row["batch_size"]), int(row["isl"])
-    engine, number = row["backend"], version(str(row["backend_version"]))
-    if re.match(PUBLIC, row["silicon_data_source"]) is None:
+    clients, prompt, engine, day = int(row["batch_size"]), int(row["isl"]), row["backend"], public(row)
+    if not day:
         if engine == "sglang":
             return Rules(1.0, prompt + 1500, mixed=str(row["backend_version"]) >= "0.5.6")
-        return Rules(1.0, prompt + clients, late=engine == "trtllm" or number >= (0, 14))
+        late = engine == "trtllm" or version(str(row["backend_version"])) >= (0, 14)
+        short = engine == "trtllm" and not pd.isna(row["gemm_quant_mode"])
+        fewer = int(engine == "trtllm" and row["model"] == "llama-3.1-8b")
+        return Rules(1.0, prompt + clients, late=late, fewer=fewer, stored="fp8" if short else "")
     if engine == "sglang":
-        wide = row["gpu"] in ("b200", "b300", "gb200", "gb300")
-        return Rules(SHORTEST, 16384, mixed=False, every=(30 if clients >= 16 else 10) if wide else 1)
+        return sglang_rules(row)
     if engine == "vllm":
-        return Rules(SHORTEST, BUDGET[engine])
+        since = {"minimax-m2.5": "2026-04"} | ({"kimi-k2.5": "2026-04-20"} if row["gpu"] == "b200" else {})
+        fast = row["gpu"] in BLACKWELL and day >= since.get(row["model"], "never")
+        return Rules(SHORTEST, 2 * prompt if fast else BUDGET[engine])
     if row["family"] != "dense":
-        return Rules(SHORTEST, 20000 if row["model"] == "gpt-oss-120b" else prompt + clients + 64)
+        least = 20000 if row["model"] == "gpt-oss-120b" else 8192 if day >= "2026-01-21" else 0
+        return Rules(SHORTEST, max(prompt + clients + 64, least), memory=0.75 if row["gpu"] == "h200" else 0.8)
     waits = row["gpus"] < 8 and (prompt, int(row["osl"])) == (1024, 1024)
     return Rules(SHORTEST, 16384, held=(int(0.9 * 16384), 20) if waits else (0, 0))
+
+
+def sglang_rules(row: pd.Series) -> Rules:
+    """The rules of SGLang in InferenceMAX, from its published scripts.
+
+    On Blackwell it looks for requests every 10 steps, from 16 clients on every 30 (`scheduler-recv-interval`).
+    """
+    wide, latent, four = row["gpu"] in BLACKWELL, row["family"] == "latent", row["gemm_quant_mode"] == "nvfp4"
+    if wide and latent and not four and row["gpus"] == 4:
+        return Rules(SHORTEST, 8192, mixed=False, every=10, memory=0.95)
+    if row["gpu"] == "b300" and not latent and row["gemm_quant_mode"] == "fp8":
+        return Rules(SHORTEST, 16384, mixed=False, every=10, memory=0.8)
+    every = (30 if row["batch_size"] >= 16 else 10) if wide else 1
+    budget = 16384 if (latent and four) or not (latent or wide) else 32768
+    share = 0.85 if four else 0.82
+    return Rules(SHORTEST, budget, mixed=False, every=every, memory=share)
+
+
+def kept(row: pd.Series) -> str:
+    """Format of keys and values: the published setting of InferenceMAX, and 8 bits for checkpoints of NVIDIA.
+
+    vLLM on H100 was to have 8 bits, but its saturated rows have room for 16 only.  TensorRT-LLM of the other source has
+    room for 8 bits (`Rules.stored`), but attends in the time of 16.
+    """
+    engine, day, family = row["backend"], public(row), row["family"]
+    if pd.isna(row["gemm_quant_mode"]):
+        return "bf16"
+    if row["model_path"].startswith("nvidia/") or row["gemm_quant_mode"] == "nvfp4":
+        return "fp8"
+    if not day:
+        return "bf16"
+    wide = row["gpu"] in BLACKWELL
+    if row["model"] == "gpt-oss-120b":
+        short = wide and (engine == "trtllm" or day >= "2026")
+    elif engine == "vllm":
+        short = row["gpu"] != "h100" if family == "dense" else wide and day >= "2026-04"
+    else:
+        short = engine == "trtllm" or wide or family != "latent"
+    return "fp8" if short else "bf16"
 
 
 @dataclass(frozen=True)
@@ -179,7 +245,6 @@ class Server:
 
 def server_of(row: pd.Series) -> Server:
     """The server of a row; NotMeasured if the row does not describe it."""
-    kept = "bf16" if pd.isna(row["gemm_quant_mode"]) else KEPT[row["backend"]].get(row["gpu"], "fp8")
     weights, experts = row["gemm_quant_mode"], row["moe_quant_mode"]
     if pd.isna(weights):
         weights = experts = "bf16"  # no format is named: the checkpoints have 16 bits
@@ -195,7 +260,7 @@ def server_of(row: pd.Series) -> Server:
     if expert_tensor is not None and expert * expert_tensor != tensor * attention:
         expert, expert_tensor = 1, tensor * attention
     return Server(
-        row["model"], (weights, experts, kept), row["gpu"], row["backend"],
+        row["model"], (weights, experts, kept(row)), row["gpu"], row["backend"],
         Divided(tensor, attention, expert_tensor, expert),
     )  # fmt: skip
 
@@ -308,6 +373,8 @@ def replay(  # noqa: C901 - the rules of an engine, in one piece
                 break
             now, ticks = max(now, waiting[0][0]), 0
         while ticks % every == 0 and waiting and waiting[0][0] <= now + 1e-12:
+            if len(running) + len(reading) >= clients - rules.fewer:
+                break
             need = prompts[waiting[0][1]] + (outputs[waiting[0][1]] if reserved else 0)
             held = used if reserved else used + context + len(running)
             if held + need > room and (running or reading):
@@ -375,7 +442,7 @@ def replay(  # noqa: C901 - the rules of an engine, in one piece
 
 
 PARTS = ["matrices", "experts", "sums", "norms", "attention", "prefill", "fixed", "per_layer", "per_sequence",
-         "per_token", "reading"]  # fmt: skip
+         "reading"]  # fmt: skip
 
 
 def features(made: Kernels, run: Replay) -> tuple[np.ndarray, np.ndarray]:
@@ -409,7 +476,7 @@ def features(made: Kernels, run: Replay) -> tuple[np.ndarray, np.ndarray]:
     reading = bilinear(made.prefill, PROMPTS, np.maximum(prompts, 1.0), LENGTHS, length) * np.minimum(prompts, 1.0)
     columns.append(reading)
     one = np.ones(len(steps))
-    columns += [one, one * made.layers, sequences + prompts, tokens, (read > 0) * made.layers]
+    columns += [one, one * made.layers, sequences + prompts, (read > 0) * made.layers]
     table = np.stack(columns)
     in_token = (table * steps * (sequences + stalled)).sum(axis=1) / run.tokens
     in_first = (table * steps * waiting).sum(axis=1) / run.requests
@@ -418,31 +485,35 @@ def features(made: Kernels, run: Replay) -> tuple[np.ndarray, np.ndarray]:
 
 # Fits ------------------------------------------------------------------------------------------------------------
 
-CONSTANTS = ["kernels", "moved", "fixed", "per_layer", "experts", "latent", "linear", "per_sequence", "per_token",
-             "reading", "reading_special"]  # fmt: skip
-"""What is fitted of an engine: shares of the measured times, seconds a step, a layer (of families more), a sequence,
-a token and layer, and a layer of a step that reads prompts (more with latent or linear attention, which has more
+CONSTANTS = ["kernels", "moved", "fixed", "per_layer", "nvfp4", "per_sequence", "reading", "reading_special"]
+"""What is fitted of an engine: shares of the measured times, seconds a step, a layer (with nvfp4 more, for kernels that
+quantize), a sequence, and a layer of a step that reads prompts (more with latent or linear attention, which has more
 kernels): such steps are no recorded graph, so the host launches each kernel."""
+PULL = {"kernels": (1.0, 1.0), "moved": (1.0, 0.3), "nvfp4": (0.0, 800.0)}
+"""Values toward which constants are pulled, and how strongly: the measured times of kernels hold."""
 FIRST = 0.2
 """Weight of first tokens in a fit, next to the times a token."""
-START = {name: 1.0 if name in ("kernels", "moved") else 0.0 for name in CONSTANTS} | {"per_layer": 2e-5}
+START = {"kernels": 1.0, "moved": 1.0, "fixed": 1e-3, "per_layer": 3e-5, "nvfp4": 1e-5, "per_sequence": 2e-5,
+         "reading": 5e-5, "reading_special": 5e-4}  # fmt: skip
 FRONT_END = 0.002
 
 
-def room_of(server: Server) -> int:
-    """Tokens whose keys and values fit into the GPUs of one group, next to the weights and 3 GB a GPU.
+def room_of(server: Server, rules: Rules) -> int:
+    """Tokens whose keys and values fit into the GPUs of one group, next to the weights and 5 GB a GPU.
 
-    The figure of the catalogue is the GPU's number of GiB: an H200 reports 140 GiB, and is sold with 141 GB.  The share
-    of 0.9 is one of all memory, with TensorRT-LLM of what is free next to the weights.
+    The figure of the catalogue is the GPU's number of GiB: an H200 reports 140 GiB, and is sold with 141 GB.  SGLang
+    takes the 5 GB from the rest of the memory.
     """
-    model, peak = architecture(server.model, server.formats), roofline.DEVICES[server.gpu]
-    divided = server.divided
+    formats = (*server.formats[:2], rules.stored or server.formats[2])
+    model, peak = architecture(server.model, formats), roofline.DEVICES[server.gpu]
+    divided, share = server.divided, rules.memory
     assert peak.memory is not None
     copies = divided.tensor if model.latent is not None else max(1.0, divided.tensor / model._kv_heads)
-    memory = peak.memory * (2**30 / 1e9)
-    left = (0.9 * memory - 3e9) * divided.gpus - model.bytes
+    memory = peak.memory * (2**30 / 1e9) * divided.gpus
+    spare = (0.0 if server.engine == "sglang" else 5e9) * divided.gpus
+    left = share * memory - spare - model.bytes
     if server.engine == "trtllm":
-        left = 0.9 * ((memory - 3e9) * divided.gpus - model.bytes)
+        left = share * (memory - spare - model.bytes)
     return max(0, int(left / divided.attention / (model.bytes_per_token * copies)))
 
 
@@ -452,7 +523,8 @@ def prepared(rows: pd.DataFrame, constants: dict[str, dict[str, float]]) -> pd.D
     for name, row in rows.iterrows():
         server = server_of(row)
         known = kernels(server)
-        room = room_of(server)
+        rules = rules_of(row)
+        room = room_of(server, rules)
         if isinstance(known, str):
             refused[name] = known
             continue
@@ -460,14 +532,13 @@ def prepared(rows: pd.DataFrame, constants: dict[str, dict[str, float]]) -> pd.D
             refused[name] = "the weights and one request do not fit into the memory of these GPUs"
             continue
         load = (int(row["batch_size"]), int(row["isl"]), int(row["osl"]), room)
-        rules = rules_of(row)
-        steps = known.steps(constants[server.engine], row["family"])
+        steps = known.steps(constants[server.engine])
         run = replay(steps, rules, *load, server.engine == "trtllm", FRONT_END)
         parts, first = features(known, run)
         line = [values[[0, 1, 4, 5]].sum() for values in features(unmeasured(server), run)]
         made.append({
             "name": name, "server": server, "load": load, "rules": rules, "parts": parts, "first": first,
-            "layers": known.layers, "roofline": line[0], "roofline_first": line[1],
+            "nvfp4": known.nvfp4, "special": known.special, "roofline": line[0], "roofline_first": line[1],
             "transferred": len(known.transferred), "saturated": room < load[0] * (row["isl"] + row["osl"]) * 0.9,
         })  # fmt: skip
     frame = pd.DataFrame(made).set_index("name").join(rows)
@@ -478,33 +549,33 @@ def prepared(rows: pd.DataFrame, constants: dict[str, dict[str, float]]) -> pd.D
 def design(frame: pd.DataFrame, unknown: bool = False, of: str = "parts") -> np.ndarray:
     """Columns of a fit, in the order of `CONSTANTS`; of an unknown GPU the roofline stands for all kernels."""
     parts = np.stack(list(frame[of]))
-    layered, reading = parts[:, 7], parts[:, 10]
     columns = [parts[:, [0, 1, 4, 5]].sum(axis=1), parts[:, [2, 3]].sum(axis=1)]
     if unknown:
         columns = [frame["roofline" if of == "parts" else "roofline_first"].to_numpy(), np.zeros(len(frame))]
-    columns += [parts[:, 6], layered]
-    columns += [layered * (frame["family"] == name).to_numpy() for name in ("experts", "latent", "linear")]
-    columns += [parts[:, 8], parts[:, 9] * frame["layers"].to_numpy()]
-    columns += [reading, reading * frame["family"].isin(["latent", "linear"]).to_numpy()]
+    columns += [parts[:, 6], parts[:, 7], parts[:, 7] * frame["nvfp4"].to_numpy(), parts[:, 8]]
+    columns += [parts[:, 9], parts[:, 9] * frame["special"].to_numpy()]
     return np.column_stack(columns)
 
 
-def fitted(frame: pd.DataFrame, unknown: bool = False, pull: float = 0.1) -> np.ndarray:
-    """Constants and front end of least absolute relative errors, none below 0; shares of kernels are pulled toward 1.
+def fitted(frame: pd.DataFrame, unknown: bool = False) -> np.ndarray:
+    """Constants and front end of least absolute relative errors, none below 0; some are pulled toward values.
 
-    The errors are those of times a token, and of first tokens of servers that are not saturated.
+    The errors are those of times a token of sound rows, and of their first tokens where not saturated, and warm.
     """
+    frame = frame[frame["sound"]]
     y, z = (frame[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
-    loose = ~frame["saturated"].to_numpy(dtype=bool)
+    loose = (~frame["saturated"] & frame["warm"]).to_numpy(dtype=bool)
     token = np.column_stack([design(frame, unknown), np.zeros(len(y))]) / y[:, None]
     first = np.column_stack([design(frame, unknown, "first"), np.ones(len(y))]) / z[:, None]
     columns = np.vstack([token, FIRST * first[loose]])
     target = np.concatenate([np.ones(len(y)), np.full(loose.sum(), FIRST)])
-    weights, prior = np.ones(len(target)), np.zeros((2, columns.shape[1]))
-    prior[0, 0] = prior[1, 1] = pull * math.sqrt(len(y))
+    weights, prior, goal = np.ones(len(target)), np.zeros((len(PULL), columns.shape[1])), np.zeros(len(PULL))
+    for line, (name, (value, strength)) in enumerate(PULL.items()):
+        strength = 0.1 * math.sqrt(len(y)) if unknown and value else strength * math.sqrt(len(y))
+        prior[line, CONSTANTS.index(name)], goal[line] = strength, strength * value
     for _ in range(25):
         system = np.vstack([columns * weights[:, None], prior])
-        found, _ = nnls(system, np.concatenate([weights * target, prior.sum(axis=1)]))
+        found, _ = nnls(system, np.concatenate([weights * target, goal]))
         weights = 1.0 / np.sqrt(np.maximum(np.abs(columns @ found - target), 0.03))
     return np.asarray(found)
 
@@ -527,11 +598,19 @@ def left_out(frame: pd.DataFrame, unknown: bool = False) -> tuple[np.ndarray, Fi
     return predicted, fits
 
 
-def quantile(errors: np.ndarray, share: float = 0.9) -> float:
-    """The split-conformal quantile of absolute errors; infinite where there are too few."""
-    count = len(errors)
-    rank = math.ceil((count + 1) * share)
-    return float(np.sort(errors)[rank - 1]) if 0 < rank <= count else math.inf
+def errors(frame: pd.DataFrame, out: np.ndarray, of: np.ndarray, unknown: bool = False) -> np.ndarray:
+    """Log of measured over predicted times of rows, a token and to the first one, fitted without some rows.
+
+    NaN of all rows but `of`, and where no server of the engine is left.
+    """
+    made = np.full((len(frame), 2), np.nan)
+    for engine, constants in engine_fits(frame[~out], unknown).items():
+        rows = of & (frame["backend"] == engine).to_numpy()
+        if rows.any():
+            token, first = (design(frame[rows], unknown, part) @ constants[: len(CONSTANTS)] for part in PARTS_OF)
+            made[rows] = np.log(frame.loc[rows, MEASURED].to_numpy() / 1e3)
+            made[rows] -= np.log(np.column_stack([token, first + constants[-1]]))
+    return made
 
 
 def replayed(frame: pd.DataFrame, fits: Fits, unknown: bool = False) -> pd.DataFrame:
@@ -541,7 +620,7 @@ def replayed(frame: pd.DataFrame, fits: Fits, unknown: bool = False) -> pd.DataF
         constants = dict(zip(CONSTANTS, fits[row["gpu"]][row["backend"]][:-1].tolist(), strict=True))
         known = unmeasured(row["server"]) if unknown else kernels(row["server"])
         assert isinstance(known, Kernels)
-        steps = known.steps(constants, row["family"])
+        steps = known.steps(constants)
         run = replay(steps, row["rules"], *row["load"], row["backend"] == "trtllm", FRONT_END)
         rows.append((run.tpot, run.ttft))
     return pd.DataFrame(rows, index=frame.index, columns=["tpot", "ttft"])
@@ -553,110 +632,178 @@ def first_token(frame: pd.DataFrame, run: pd.DataFrame, fits: Fits) -> np.ndarra
     return np.asarray(run["ttft"].to_numpy() + np.array(front))
 
 
-def bounds(errors: pd.Series, frame: pd.DataFrame) -> dict[str, tuple[float, float, int]]:
-    """Errors within which nine of ten were on servers of GPUs left out, by engine, as much above as below.
+# Intervals --------------------------------------------------------------------------------------------------------
 
-    A left-out GPU is as likely slower as faster than the others; three of them do not say on which side it errs.
+LEAST = 5
+"""Servers of an engine with a model, from which on the model counts as measured with it."""
+ALIKE = 0.25
+"""How much the errors of a cell have in common (0: each counts alone, 1: each cell counts alone): with GPUs left out,
+the smallest of 0, 0.25, 0.5 that has at least 80 % of the servers of each GPU and engine inside."""
+MEASURED, PARTS_OF = ["silicon_tpot_ms", "silicon_ttft_ms"], ("parts", "first")
+
+
+def cells(frame: pd.DataFrame) -> np.ndarray:
+    """Engine, GPU and model of each row; models of one shape have one name."""
+    shapes = {name: shape_of(architectures.model(name)) for name in sorted(frame["model"].unique())}
+    names = {shape: name for name, shape in shapes.items()}
+    named = frame["model"].map({name: names[shape] for name, shape in shapes.items()})
+    return (frame["backend"] + "/" + frame["gpu"] + "/" + named).to_numpy()
+
+
+def seen(frame: pd.DataFrame, out: np.ndarray) -> np.ndarray:
+    """Is the model of a row measured with its engine, on whatever GPU, by rows that are not left out?"""
+    pairs = pd.Series([re.sub("/.*/", "/", cell) for cell in cells(frame)])
+    return (pairs.map(pairs[~out].value_counts()).fillna(0) >= LEAST).to_numpy()
+
+
+def reach(found: list[np.ndarray], cell: np.ndarray, power: float = 1.0) -> list[float]:
+    """Bounds that contain nine of ten errors, a token and to the first one, as far above as below, and their number.
+
+    The n errors of a cell weigh n to 1 - `power`, as they have much in common; less than `LEAST` do not count.  Where
+    each cell weighs the same, a new one is one of them (hierarchical conformal prediction; Dunn, Wasserman and Ramdas,
+    Journal of the American Statistical Association 118, 2023), whose errors are taken as the largest.  A left-out GPU
+    or family is as likely slower as faster than the others; they are too few to say on which side it errs.
     """
-    made = {}
-    for engine, place in frame.groupby("backend").indices.items():
-        reach = quantile(np.abs(errors.to_numpy()[place]))
-        made[str(engine)] = -reach, reach, len(place)
-    return made
+    parts = [pd.DataFrame(one, columns=["token", "first"]).assign(cell=cell).dropna() for one in found]
+    table = pd.concat(parts, ignore_index=True)
+    sizes = table["cell"].map(pd.concat([one["cell"].value_counts() for one in parts]).groupby(level=0).max())
+    table, sizes = table[sizes >= LEAST], sizes[sizes >= LEAST]
+    share = min(1.0, 0.9 + (power == 1) * 0.9 / table["cell"].nunique())
+    made = []
+    for name in ("token", "first"):
+        ordered = table[name].abs().sort_values()
+        weights = (sizes[ordered.index] ** -power).cumsum()
+        made.append(float(ordered.iloc[int((weights < share * weights.iloc[-1] * (1 - 1e-9)).sum())]))
+    return [-made[0], made[0], -made[1], made[1], len(table)]
 
 
-def pair(errors: np.ndarray) -> tuple[float, float, int]:
-    """Split-conformal bounds of errors, on either side."""
-    ordered, count = np.sort(errors), len(errors)
-    rank = min(count, math.ceil((count + 1) * 0.95)) - 1
-    return float(ordered[count - 1 - rank]), float(ordered[rank]), count
+def of_known(frame: pd.DataFrame, left: str = "", unknown: bool = False) -> list[float]:
+    """Bounds from GPUs left out in turn, and one besides, for models that their engine was measured with."""
+    made = []
+    for gpu in sorted(set(frame["gpu"]) - {left}):
+        rows = (frame["gpu"] == gpu).to_numpy()
+        out = rows | (frame["gpu"] == left).to_numpy()
+        made.append(np.where(seen(frame, out)[:, None], errors(frame, out, rows, unknown), np.nan))
+    return reach(made, cells(frame), ALIKE)
 
 
-def coverage(frame: pd.DataFrame, predicted: np.ndarray, unknown: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Is each row within the interval from other GPUs' servers, left out in turn; and the half-width as a share."""
-    inside, half = np.zeros(len(frame), bool), np.zeros(len(frame))
-    y = frame["silicon_tpot_ms"].to_numpy() / 1e3
+def of_families(frame: pd.DataFrame, left: str = "", unknown: bool = False, gpus: bool = True) -> list[float]:
+    """Bounds from families left out, each with each GPU (or with none), and with one GPU besides, for new models."""
+    made = []
+    for family_of_model in sorted(set(frame["family"])):
+        same = (frame["family"] == family_of_model).to_numpy()
+        for gpu in sorted(set(frame["gpu"]) - {left}) if gpus else [""]:
+            rows = (frame["gpu"] == gpu).to_numpy() if gpus else np.ones(len(frame), bool)
+            out = same | (rows & gpus) | (frame["gpu"] == left).to_numpy()
+            if (same & rows).any():
+                made.append(errors(frame, out, same & rows, unknown))
+    return reach(made, cells(frame))
+
+
+def own(found: np.ndarray) -> list[float] | None:
+    """Bounds of the errors of a cell: on either side, or for less than 20 as far above as below; None below 9."""
+    count = len(found)
+    made: list[float] = []
+    for column in found.T:
+        ordered, distances = np.sort(column), np.sort(np.abs(column))
+        if count >= 20:
+            rank = min(count, math.ceil((count + 1) * 0.95)) - 1
+            made += [float(ordered[count - 1 - rank]), float(ordered[rank])]
+        elif count >= 9:
+            distance = float(distances[math.ceil((count + 1) * 0.9) - 1])
+            made += [-distance, distance]
+    return [*made, count] if made else None
+
+
+def coverage(frame: pd.DataFrame, found: np.ndarray, unknown: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Are errors of each row within bounds from other GPUs' servers, left out in turn; and the half-widths as shares.
+
+    A column for times a token, and one for first tokens.
+    """
+    inside, half = np.zeros((len(frame), 2), bool), np.zeros((len(frame), 2))
     for gpu in sorted(frame["gpu"].unique()):
-        chosen = (frame["gpu"] == gpu).to_numpy()
-        others = frame[~chosen]
-        again, _ = left_out(others, unknown)
-        missing = np.isnan(again)
-        errors = pd.Series(np.log(others["silicon_tpot_ms"].to_numpy() / 1e3 / again), index=others.index)
-        made = bounds(errors[~missing], others[~missing])
-        low, high = np.array([made[engine][:2] for engine in frame["backend"][chosen]]).T
-        error = np.log(y[chosen] / predicted[chosen])
-        inside[chosen] = (error >= low) & (error <= high)
-        half[chosen] = (np.exp(high) - np.exp(low)) / 2
+        rows = (frame["gpu"] == gpu).to_numpy()
+        known = seen(frame, rows)
+        for chosen, of in ((rows & known, of_known), (rows & ~known, of_families)):
+            if chosen.any():
+                bounds = np.array(of(frame, str(gpu), unknown)[:4]).reshape(2, 2)
+                inside[chosen] = (found[chosen] >= bounds[:, 0]) & (found[chosen] <= bounds[:, 1])
+                half[chosen] = (np.exp(bounds[:, 1]) - np.exp(bounds[:, 0])) / 2
     return inside, half
 
 
 def folded(frame: pd.DataFrame, folds: int = 5) -> np.ndarray:
-    """Log of measured over predicted, with constants of the same engine's other configurations."""
+    """Errors with constants of the same engine's other configurations."""
     digit = np.array([int(hashlib.sha1(name.encode()).hexdigest()[:4], 16) % folds for name in frame.index])
-    errors = np.full(len(frame), np.nan)
+    made = np.full((len(frame), 2), np.nan)
     for fold in range(folds):
-        fits = engine_fits(frame[digit != fold])
-        for engine, constants in fits.items():
-            chosen = (digit == fold) & (frame["backend"] == engine).to_numpy()
-            if chosen.any():
-                predicted = design(frame[chosen]) @ constants[: len(CONSTANTS)]
-                errors[chosen] = np.log(frame["silicon_tpot_ms"].to_numpy()[chosen] / 1e3 / predicted)
-    return errors
+        rows = digit == fold
+        made[rows] = errors(frame, rows, rows)[rows]
+    return made
 
 
 def widening(frame: pd.DataFrame) -> float:
-    """How much the errors of configurations grow with each factor of two to the nearest measured one.
+    """How much errors of times a token grow with each factor of two to the nearest measured configuration.
 
     All configurations on one number of GPUs are left out in turn.
     """
-    inside = np.abs(folded(frame))
-    outside, distances = [], []
+    outside: list[float] = []
+    distances: list[float] = []
     place = np.log2(frame[["isl", "batch_size", "gpus"]].to_numpy(dtype=float))
     place[:, 0] = np.log2((frame["isl"] + frame["osl"]).to_numpy(dtype=float))
     for gpus in sorted(frame["gpus"].unique()):
-        chosen = (frame["gpus"] == gpus).to_numpy()
-        for engine, constants in engine_fits(frame[~chosen]).items():
-            mine = chosen & (frame["backend"] == engine).to_numpy()
-            if not mine.any():
-                continue
-            predicted = design(frame[mine]) @ constants[: len(CONSTANTS)]
-            outside += np.abs(np.log(frame["silicon_tpot_ms"].to_numpy()[mine] / 1e3 / predicted)).tolist()
-            others = place[~chosen & (frame["backend"] == engine).to_numpy()]
-            distances += [float(np.abs(others - one).sum(axis=1).min()) for one in place[mine]]
-    growth = quantile(np.array(outside)) / quantile(inside) - 1.0
+        rows = (frame["gpus"] == gpus).to_numpy()
+        found = errors(frame, rows, rows)[:, 0]
+        for engine in frame["backend"].unique():
+            mine = (frame["backend"] == engine).to_numpy()
+            chosen = mine & rows & ~np.isnan(found)
+            outside += np.abs(found[chosen]).tolist()
+            distances += [float(np.abs(place[mine & ~rows] - one).sum(axis=1).min()) for one in place[chosen]]
+    inside = np.abs(folded(frame)[:, 0])
+    growth = float(np.quantile(outside, 0.9) / np.nanquantile(inside, 0.9)) - 1.0
     return max(0.0, growth / float(np.mean(distances)))
 
 
 def shipped(frame: pd.DataFrame) -> dict[str, object]:
     """What `engines.json` holds."""
     fits, guessed = engine_fits(frame), engine_fits(frame, unknown=True)
-    measured: dict[str, tuple[float, float, int]] = {}
+    measured: dict[str, list[float]] = {}
     points: dict[str, list[list[float]]] = {}
-    errors = folded(frame)
-    for key, place in frame.groupby(["backend", "gpu", "family"]).indices.items():
-        part = frame.iloc[place]
-        if len(place) >= 20:
-            measured["/".join(key)] = pair(errors[place])
+    found, cell = folded(frame), cells(frame)
+    for key in sorted(set(cell)):
+        part = frame[cell == key]
+        if (bounds := own(found[cell == key])) is not None:
+            measured[key] = bounds
             tokens = part["isl"] + part["osl"]
             loads = zip(tokens, part["batch_size"], part["gpus"], strict=True)
             of_key = {tuple(np.round(np.log2(one), 1)) for one in loads}
-            points["/".join(key)] = [[float(value) for value in one] for one in sorted(of_key)]
-    levels = {"measured": measured}
-    for level, unknown in (("transferred", False), ("guessed", True)):
-        predicted, _ = left_out(frame, unknown)
-        levels[level] = bounds(pd.Series(np.log(frame["silicon_tpot_ms"].to_numpy() / 1e3 / predicted)), frame)
+            points[key] = [[float(value) for value in one] for one in sorted(of_key)]
+    levels = {
+        "measured": measured, "known": {"transferred": of_known(frame), "guessed": of_known(frame, unknown=True)},
+        "families": {"measured": of_families(frame, gpus=False), "transferred": of_families(frame),
+                     "guessed": of_families(frame, unknown=True)},
+    }  # fmt: skip
     engines = {}
     for engine, part in frame.groupby("backend"):
         versions = sorted({version(text) for text in part["backend_version"].dropna()} - {()})
+        first = ".".join(map(str, versions[0]))
         engines[engine] = {
-            "from": ".".join(map(str, versions[0])), "to": ".".join(map(str, versions[-1])),
+            "from": first, "to": ".".join(map(str, versions[-1])),
             "constants": named(fits[engine]), "unknown": named(guessed[engine]), "tokens": BUDGET[engine],
             "phases": "prefill_first" if engine == "sglang" else "mixed",
-            "front_end": float(f"{fits[engine][-1]:.5g}"), "lag": 1,
+            "models": frequent(key.rpartition("/")[2] for key in cell[frame["backend"] == engine]),
+            "formats": frequent(formats_of(architecture(one.model, one.formats)) for one in part["server"]),
+            "gpus": frequent(part["gpu"]),
+            "front_end": float(f"{fits[engine][-1]:.5g}"), "asynchronous": ASYNCHRONOUS.get(str(engine), first),
         }  # fmt: skip
-    rounded = {level: {key: [round(one[0], 4), round(one[1], 4), one[2]] for key, one in of_level.items()}
-               for level, of_level in levels.items()}  # fmt: skip
+    rounded = {level: {key: [round(value, 4) for value in one] for key, one in of_level.items()}
+               for level, of_level in levels.items()}
     return {"engines": engines, "errors": rounded, "points": points, "widening": round(widening(frame), 4)}
+
+
+def frequent(values: Iterable[str]) -> list[str]:
+    """Values that come at least `LEAST` times."""
+    return sorted(value for value, count in Counter(values).items() if count >= LEAST)
 
 
 def written(value: object, depth: int = 3) -> str:
@@ -695,13 +842,14 @@ def report(frame: pd.DataFrame, today: np.ndarray) -> pd.DataFrame:
     y, z = (frame[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
     columns = {"today": np.abs(today / y - 1.0)}
     for case, unknown in (("A", False), ("B", True)):
-        predicted, fits = left_out(frame, unknown)
+        _, fits = left_out(frame, unknown)
         run = replayed(frame, fits, unknown)
-        first = first_token(frame, run, fits)
-        inside, half = coverage(frame, predicted, unknown)
+        token, first = run["tpot"].to_numpy(), first_token(frame, run, fits)
+        inside, half = coverage(frame, np.log(np.column_stack([y / token, z / first])), unknown)
         columns |= {
-            f"{case} token": np.abs(run["tpot"].to_numpy() / y - 1.0), f"{case} first": np.abs(first / z - 1.0),
-            f"inside {case}": inside.astype(float), f"half {case}": half,
+            f"{case} token": np.abs(token / y - 1.0), f"inside {case}": inside[:, 0].astype(float),
+            f"half {case}": half[:, 0], f"{case} first": np.abs(first / z - 1.0),
+            f"inside {case} first": inside[:, 1].astype(float), f"half {case} first": half[:, 1],
         }  # fmt: skip
     return summary(frame, columns)
 
@@ -721,7 +869,7 @@ def simulated(row: pd.Series) -> tuple[float, float]:
     service = {
         "kind": "llm", "model": model, "gpu": server.gpu, "tensor_parallel": server.divided.tensor,
         "engine": f"{server.engine}-{known['to']}", "front_end": f"{FRONT_END} s", "max_num_seqs": clients,
-        "max_num_batched_tokens": rules.budget,
+        "max_num_batched_tokens": rules.budget, "async_scheduling": rules.late, "scheduler_recv_interval": rules.every,
         "batching": {"name": "continuous", "phases": "mixed" if rules.mixed else "prefill_first"},
         "kv": {"tokens": max(1 << 16, room)}, "memory_share": 1.0,
     }  # fmt: skip
@@ -740,16 +888,16 @@ def simulated(row: pd.Series) -> tuple[float, float]:
 def compared(frame: pd.DataFrame, count: int) -> None:
     """Print how far the replay is from `hetsim run` on rows drawn at random that one replica can have."""
     alone = frame[(frame["attention"] == 1) & (frame["moe_ep_size"].fillna(1) <= 1) & ~frame["saturated"]]
-    alone = alone[[one.every == 1 and not one.held[1] for one in alone["rules"]]]  # `hetsim run` has no such rules
+    alone = alone[[not one.held[1] and not one.fewer for one in alone["rules"]]]  # `hetsim run` has no such rules
+    alone = alone[[room >= clients * (prompt + output) for clients, prompt, output, room in alone["load"]]]
     chosen = alone[alone["batch_size"] <= 128].sample(count, random_state=1)
     known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
     ratios = []
     for _, row in chosen.iterrows():
         made = kernels(row["server"])
         assert isinstance(made, Kernels)
-        steps = made.steps(known[row["backend"]]["constants"], row["family"])
-        rules = replace(row["rules"], late=False)
-        run = replay(steps, rules, *row["load"], row["backend"] == "trtllm", FRONT_END)
+        steps = made.steps(known[row["backend"]]["constants"])
+        run = replay(steps, row["rules"], *row["load"], row["backend"] == "trtllm", FRONT_END)
         tpot, ttft = simulated(row)
         ratios.append((run.tpot / tpot, run.ttft / ttft))
     print("replay over hetsim run, time a token and first token:")
@@ -772,21 +920,22 @@ def kept_out(frame: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
     fits = dict.fromkeys(frame["gpu"].unique(), shipped_fits(known))
     run = replayed(frame, fits)
     y, z = (frame[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
-    low, high = [], []
+    bounds = []
     for row in frame.itertuples():
         model = architecture(row.server.model, row.server.formats)
         load = (float(row.isl + row.osl), float(row.batch_size))
         text = f"{row.backend}-{known[row.backend]['to']}"
         one = interval(model, roofline.DEVICES[row.gpu], int(row.gpus), text, load)
-        low.append(one.low)
-        high.append(one.high)
-    error = y / run["tpot"].to_numpy()
+        assert one.first is not None
+        bounds.append([(one.low, one.high), one.first])
+    token, first = run["tpot"].to_numpy(), first_token(frame, run, fits)
+    error, (low, high) = np.column_stack([y / token, z / first]), np.moveaxis(np.array(bounds), 2, 0)
+    inside, half = ((error >= low) & (error <= high)).astype(float), (high - low) / 2
     gpus = frame["gpu"].isin(["b300", "gb300"])
     why = np.where(frame["model"] == "gpt-oss-120b", "gpt-oss-120b", np.where(gpus, "new GPU", "of a seen group"))
-    first = first_token(frame, run, fits)
     columns = {
-        "token": np.abs(1 / error - 1.0), "first": np.abs(first / z - 1.0),
-        "inside": ((error >= low) & (error <= high)).astype(float), "half": (np.array(high) - np.array(low)) / 2,
+        "token": np.abs(token / y - 1.0), "inside": inside[:, 0], "half": half[:, 0],
+        "first": np.abs(first / z - 1.0), "inside first": inside[:, 1], "half first": half[:, 1],
     }  # fmt: skip
     return summary(frame.assign(backend=frame["backend"] + " " + why), columns)
 

@@ -1,7 +1,8 @@
 """Replicas of a language model without jumps: every step is taken, everything is recounted.
 
 Written for the tests from the rules in the guide, without the engine and its policies: orders, phases, reservations,
-clients that abort, prefixes, swapping, prefill apart from decode, and devices that fail or slow down.
+clients that abort, prefixes, swapping, prefill apart from decode, devices that fail or slow down, results that are
+seen a step later, and replicas that look for requests after several steps.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ class Replica:
     """Prefixes that are kept for later, the least recently used first."""
     counter: dict[str, float] = field(default_factory=dict)
     since_read: float = math.inf
+    unseen: list[tuple[int, bool]] = field(default_factory=list)
+    """Requests with a first token, or (true) with their last one, that their clients do not see yet."""
+    deaf: int = 0
+    """Decoding steps since it last read prompts, or was idle."""
     step: dict[str, Any] | None = None
     steps: int = 0
 
@@ -70,12 +75,13 @@ class Service:
         self, arrival, prompt, output, budget=None, most=256, blocks=1 << 40, block=16, phases="mixed", order="fcfs",
         reserve="none", longest=None, pause=0, timeout=math.inf, client=None, weights=(1.0, 2.0), watermark=0.01,
         priority=None, names=None, prefix=0, swap=False, token_bytes=0, replicas=1, apart=None, devices=None, faults=(),
-        model=0.0, routing="least_outstanding", times=(F, S, P, C),
+        model=0.0, routing="least_outstanding", times=(F, S, P, C), late=False, every=1,
     ):  # fmt: skip
         count, self.times = len(arrival), times
         self.arrival, self.prompt, self.output, self.longest = arrival, prompt, output, longest or output
         self.budget, self.most, self.blocks, self.block, self.phases = budget, most, blocks, block, phases
         self.order, self.reserve, self.pause, self.weights = order, reserve, pause, weights
+        self.late, self.every = late, every
         self.watermark = 0.0 if reserve != "none" else watermark
         self.client, self.priority = client or [""] * count, priority or [0] * count
         self.hashes, self.prefix, self.each = names or [()] * count, prefix, prefix // block
@@ -296,10 +302,22 @@ class Service:
         lag, stopped = 0.0, False
         while self.decoding(replica) and sum(map(self.next_block, self.decoding(replica))) > self.free(replica):
             lag, stopped = lag + self.preempt(replica), True
+        replica.deaf = replica.deaf if replica.members else 0
+        stopped = stopped or replica.deaf % self.every > 0
         while replica.waiting and not (stopped and replica.members) and self.may_join(replica, self.head(replica)):
             lag += self.enter(replica, self.head(replica))
         if replica.members:
             self.begin(replica, lag)
+        else:
+            self.see(replica)
+
+    def see(self, replica):
+        unseen, replica.unseen = replica.unseen, []
+        for r, last in unseen:
+            if not self.over[r]:
+                self.out.first[r] = self.out.first[r] or self.now
+                if last:
+                    self.end(r, self.due[r] < self.now)
 
     def begin(self, replica, lag):
         decoding, mixed, prefill = self.decoding(replica), self.phases == "mixed", []
@@ -325,10 +343,12 @@ class Service:
         prefill, decoding, replica.step = step["prefill"], step["decoding"], None
         replica.since_read = (0 if prefill else replica.since_read) + bool(decoding)
         replica.steps += bool(decoding)
+        replica.deaf = 0 if prefill else replica.deaf + 1
+        self.see(replica)
         row = (step["began"], now, sum(n for _, n in prefill) + len(decoding))
         for r in sorted(decoding):
             replica.counter[self.client[r]] = replica.counter.get(self.client[r], 0.0) + self.weights[1]
-            self.token(r)
+            self.token(replica, r)
         out.rows.append((*row, self.blocks - self.free(replica), len(replica.members)))
         self.evict(replica)
         for r in sorted(decoding):
@@ -341,7 +361,7 @@ class Service:
             if self.left[r]:
                 continue
             self.share(replica, r)
-            self.token(r)
+            self.token(replica, r)
             if self.made[r] == self.output[r]:
                 self.leave(replica, r)
             elif replica.reads_only:
@@ -350,17 +370,27 @@ class Service:
                 self.source[r] = replica
                 self.send(r)
 
-    def token(self, r):
+    def token(self, replica, r):
         self.made[r] += 1
         if self.made[r] > 1:
             self.out.gaps.append(self.now - self.last[r])
         self.last[r] = self.now
-        self.out.first[r] = self.out.first[r] or self.now
+        if self.made[r] == 1:
+            self.shown(replica, r, False)
+
+    def shown(self, replica, r, last):
+        replica.unseen.append((r, last))
+        if not self.late:
+            self.see(replica)
 
     def leave(self, replica, r):
         replica.members.remove(r)
         self.let_go(replica, r)
-        self.end(r, self.due[r] < self.now)
+        if self.due[r] < self.now:
+            self.end(r, True)
+        else:
+            self.at[r] = None
+            self.shown(replica, r, True)
 
     def share(self, replica, r):
         """The whole blocks of its prompt that are not here already are for others too."""
@@ -381,6 +411,7 @@ class Service:
             return
         self.all.remove(lost)
         self.missing.append(lost.reads_only)
+        self.see(lost)
         self.flows = [flow for flow in self.flows if flow.done != ("model", lost)]
         inside = lost.members + lost.loading
         for r in lost.members:

@@ -91,7 +91,8 @@ def drawn(seed):
         "priority": rng.integers(0, 3, COUNT).tolist(), "names": names, "timeout": timeout,
     }  # fmt: skip
     limits = {"times": TIMES, "budget": budget, "most": most, "blocks": tokens // block, "block": block}
-    return (arrival, prompt, output), {**rules, **way, **requests, **limits}
+    engine = {"late": pick(False, True), "every": pick(1, 1, 5)}
+    return (arrival, prompt, output), {**rules, **way, **requests, **limits, **engine}
 
 
 def simulated(load_, given):
@@ -106,6 +107,7 @@ def simulated(load_, given):
     service = {
         "step": {key: f"{seconds} s" for key, seconds in zip(keys, given["times"], strict=True)}, "kv": kv,
         "max_num_seqs": given["most"], "batching": batching, "max_output_tokens": "exact",
+        "async_scheduling": given["late"], "scheduler_recv_interval": given["every"],
         "model": f"{given['model']:.0f} B", "preemption": "swap" if given["swap"] else "recompute",
     }  # fmt: skip
     if given["budget"] is not None:
@@ -162,7 +164,8 @@ def test_every_pair_of_ways_is_drawn():
     for seed in range(SETS):
         given = drawn(seed)[1]
         ways.append((given["order"], given["phases"], given["swap"], given["prefix"] > 0, given["apart"] is not None,
-                     bool(given["faults"]), given["timeout"] < math.inf, given["reserve"]))  # fmt: skip
+                     bool(given["faults"]), given["timeout"] < math.inf, given["reserve"], given["late"],
+                     given["every"]))  # fmt: skip
     for one, other in itertools.combinations(zip(*ways, strict=True), 2):
         assert set(zip(one, other, strict=True)) == set(itertools.product(set(one), set(other)))
 

@@ -47,6 +47,7 @@ def test_measured_points_are_exact_and_others_as_shipped(tiny):
     assert float(made.at(7, 300, 500)) == pytest.approx(0.25e-3, rel=1e-12)  # a point that the shipped one lacks
     assert float(made.at(64, 512, 512)) == pytest.approx(3e-3, rel=1e-12)  # a point of both
     assert float(made.at(2048, 4096, 8192)) == pytest.approx(float(shipped.at(2048, 4096, 8192)), rel=1e-9)
+    assert made.launch == shipped.launch  # a stray short time of the table is no launch
     other = (*KEY[:3], "bfloat16", ())
     assert kernels.surface_of(other).at(5, 5, 5) == pytest.approx(kernels.surfaces()[other].at(5, 5, 5), rel=1e-9)
     attention = ("h100", "vllm", "decode", "bfloat16", (128, 0))

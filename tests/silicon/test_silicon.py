@@ -89,14 +89,36 @@ def test_steps_that_read_prompts_wait_for_the_launches_of_their_kernels(name, mo
     """By layer, and more by layer of latent attention; decoding steps are recorded graphs."""
     constants = dict(engines.fitted()["engines"]["trtllm"]["constants"], reading=0.0, reading_special=0.0)
     made = kernels.kernels_of(model(name), "h200", DEVICES["h200"], "trtllm", kernels.Divided(8))
-    family = kernels.family_of(model(name))
     own = {"reading": 1e-4, "reading_special": 2e-4}
-    without, with_ = made.steps(constants, family), made.steps({**constants, **own}, family)
+    without, with_ = made.steps(constants), made.steps({**constants, **own})
     for tokens, sequences in ((512, 0), (512, 8), (0, 8)):
         step = tokens, sequences, 1000 * sequences, attended(tokens, 0)
         expected = (1e-4 + more) * made.layers if tokens else 0.0
         assert with_.seconds_for(*step) - without.seconds_for(*step) == pytest.approx(expected, abs=1e-12)
     assert with_.decoding(9, 8, 8000) == without.decoding(9, 8, 8000)
+
+
+def test_a_recorded_graph_hides_the_launches_that_the_tables_contain():
+    """The smallest time of a table is that of a call; matrices of all engines share the smallest of their formats."""
+    surface = kernels.surfaces()["h100", "vllm", "decode", "bfloat16", (128, 0)]
+    assert surface.launch == pytest.approx(1e-9 * 2 ** (surface.values.min() / kernels.STEPS), rel=1e-12)
+    whole = surface.at(8, 8, 64, 8192)
+    assert whole > 10 * surface.launch and surface.beyond(8, 8, 64, 8192) == pytest.approx(whole - surface.launch)
+    builder = kernels.Builder(llama("bf16"), "h100", DEVICES["h100"], "vllm", kernels.Divided(2))
+    tables = [kernels.surfaces()["h100", engine, "matrix", "bfloat16", ()] for engine in kernels.ENGINES]
+    whole = builder.fastest("matrix", ("bfloat16",), (kernels.TOKENS, 8192.0, 8192.0))
+    expected = whole - min(table.launch for table in tables)
+    assert builder.matrix(8192.0, 8192.0) == pytest.approx(expected, rel=1e-12) and expected.min() > 0
+
+
+@pytest.mark.parametrize(("number_format", "more"), [("fp8", 0.0), ("nvfp4", 1e-5)])
+def test_inputs_of_matrices_in_nvfp4_are_quantized_in_each_layer(number_format, more):
+    constants = dict(engines.fitted()["engines"]["trtllm"]["constants"], nvfp4=0.0)
+    made = kernels.kernels_of(llama(number_format), "b200", DEVICES["b200"], "trtllm", kernels.Divided(4))
+    without, with_ = made.steps(constants), made.steps({**constants, "nvfp4": 1e-5})
+    for step in ((512, 0, 0, attended(512, 0)), (0, 8, 8000, 0)):
+        difference = with_.seconds_for(*step) - without.seconds_for(*step)
+        assert difference == pytest.approx(80 * more, abs=1e-12)
 
 
 def test_experts_of_an_unmeasured_shape_have_the_times_of_the_nearest():
@@ -129,6 +151,40 @@ def test_levels_of_support():
     assert levels == {"h100": "measured", "l40s": "transferred", "mi300x": "guessed"}
 
 
+@pytest.mark.parametrize("gpu", ["h200", "l40s", "mi300x"])
+def test_what_was_not_measured_is_a_guess_as_wide_as_families_left_out(gpu):
+    """A model of another shape, and a format of weights that no server of the engine had; not another vocabulary."""
+    def bounds(name, engine="vllm-0.15", **changes):
+        figures = model(name).model_dump(exclude_none=True)
+        return engines.interval(Architecture.model_validate({**figures, **changes}), DEVICES[gpu], 4, engine)
+
+    known, tuned = (bounds("llama-3.1-70b", vocabulary=size) for size in (128_256, 128_264))
+    assert known == tuned and known.level == {"mi300x": "guessed"}.get(gpu, known.level) and "family" not in known.why
+    new, other, form = bounds("gpt-oss-120b"), bounds("llama-3.1-70b", layers=79), bounds("llama-3.1-70b",
+                                                                              number_format="int4")  # fmt: skip
+    level = {"h200": "measured", "l40s": "transferred", "mi300x": "guessed"}[gpu]
+    row = engines.fitted()["errors"]["families"][level]
+    for guess in (new, other, form):
+        assert (math.log(guess.low), math.log(guess.high), *map(math.log, guess.first)) == pytest.approx(row[:4])
+        assert guess.level == "guessed" and guess.high / guess.low > known.high / known.low
+    assert "guess: no measured model of this family and size with vllm; errors of" in str(new)
+    assert other.why == new.why and form.why == "no measured server with weights in int4_wo with vllm"
+
+
+def test_first_tokens_have_an_interval_of_their_own():
+    interval = engines.interval(llama(), DEVICES["h100"], 4, "vllm-0.15")
+    row = engines.fitted()["errors"]["measured"]["vllm/h100/llama-3.1-70b"]
+    assert [math.log(one) for one in (interval.low, interval.high, *interval.first)] == pytest.approx(row[:4])
+    assert "first tokens {:.2f} to {:.2f} times".format(*interval.first) in str(interval)
+
+
+def test_run_says_that_a_model_was_not_measured():
+    guess = {"model": "gpt-oss-120b", "tensor_parallel": 1}
+    for name, service, said in (("guess", guess, True), ("known", {}, False)):
+        warnings = load(scenario(**service)).build().warnings
+        assert any("guess: no measured model of this family and size" in text for text in warnings) == said, name
+
+
 def test_an_interval_is_wider_the_farther_the_nearest_measured_load_is(monkeypatch):
     monkeypatch.setitem(engines.fitted(), "widening", 0.1)
     near, far = (
@@ -158,7 +214,8 @@ def test_a_service_of_an_engine_runs_with_its_steps_front_end_and_defaults():
     run = load(scenario()).build()
     service = run.language[0]
     assert service.kinds[0].step == engines.steps_of(llama(), DEVICES["h100"], 2, "vllm-0.15")
-    assert service.request_delay == engines.front_end(llama(), DEVICES["h100"], 2, "vllm-0.15") > 0
+    assert service.request_delay == engines.fitted()["engines"]["vllm"]["front_end"] > 0
+    assert service.async_scheduling and not load(scenario(engine="vllm-0.13")).build().language[0].async_scheduling
     assert service.max_num_batched_tokens == 8192
     assert any("90 %" in text and "measured" in text for text in run.warnings)
     assert load(scenario(front_end="3 ms")).build().language[0].request_delay == 0.003
@@ -196,7 +253,10 @@ def test_hetsim_list_support():
     assert {engine for engine, _ in rows} == {"vllm", "trtllm", "sglang"}
     smaller = "{name: llama-3.1-70b, number_format: fp8}"
     shown = CliRunner().invoke(hetsim, ["list", "support", "--model", smaller, "--gpu", "h100", "--json"])
-    assert {row["kind"]: row["gpus"] for row in json.loads(shown.output)} == {"measured": [1, 2, 4, 8]}
+    rows = {row["name"].partition("-")[0]: row for row in json.loads(shown.output)}
+    kinds = {"vllm": "measured", "trtllm": "transferred", "sglang": "guessed"}  # servers of it, with other GPUs, none
+    assert {engine: row["kind"] for engine, row in rows.items()} == kinds
+    assert all(row["gpus"] == [1, 2, 4, 8] and row["first"][0] < 1 < row["first"][1] for row in rows.values())
     small = "{name: glm-5, number_format: nvfp4}"
     text = CliRunner().invoke(hetsim, ["list", "support", "--model", small, "--gpu", "b300"])
     assert "sparse attention is not modeled" in text.output

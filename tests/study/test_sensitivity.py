@@ -88,6 +88,9 @@ def test_size_judges_the_target_with_longer_steps(tmp_path):
         for limit, further in ((90.5, ()), (95, ("--target", "ttft_p99 < 90.7 ms")))
     )
     assert tight["sentences"][-1] == "Verdicts with this difference: ttft_mean < 90.5 ms: missed."
+    interval = ("--set", "workload.0.service.interval=[0.9, 1.1]")
+    words = (*words, "--target", "ttft_mean < 200 ms", *interval, "--json")
+    assert "90 %: at least 0.90, at most 1.10" in json.loads(shown(tmp_path, True, *words))["sentences"][-1]
     assert loose["sensitivity"]["verdicts"] == {"ttft_mean < 95 ms": "met", "ttft_p99 < 90.7 ms": "missed"}
     expected = {"mean": pytest.approx(0.09), "longer": pytest.approx(0.0909)}
     assert tight["sensitivity"]["metrics"]["ttft_mean"] == expected

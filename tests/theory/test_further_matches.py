@@ -216,6 +216,8 @@ UNLIKE = {
         ({STEPS + ".per_prompt_token": "1 ms"}, "not recognized: service.step.per_prompt_token"),
         ({STEPS + ".per_sequence": "1 ms"}, "not recognized: service.step.per_sequence"),
         ({E + "service.front_end": "1 ms"}, "not recognized: service.front_end"),
+        ({E + "service.async_scheduling": True}, "not recognized: service.async_scheduling"),
+        ({E + "service.scheduler_recv_interval": 9}, "not recognized: service.scheduler_recv_interval"),
         ({E + "clients": {"timeout": "9 s"}}, "not recognized: clients"),
         ({E + "service.max_num_batched_tokens": 4}, "not recognized: service.max_num_batched_tokens"),
         ({E + "service.drift": {"cv": "9%"}}, "not recognized: service.drift"),

@@ -409,7 +409,7 @@ def observed(server: Server) -> tuple[Interval, Interval]:
     else:
         tokens = float((server.log.prompt + server.log.output).mean())
         prior = interval(*service.figures, service.engine, (tokens, service.max_sequences))
-    factor, error = pace(server, service.times, service.delay)
+    factor, error = pace(server, service.times, service.front_end)
     return prior, prior.updated(factor, error, server.drift, within=within, again=service.drift is None)
 
 

@@ -18,6 +18,7 @@ from hetsim.scenario.schema.language_model import LanguageModel
 
 LONGER = 0.01  # share by which steps are longer in the second run
 PAIRS = 2  # maximum number of replications that are run again
+INTERVAL = "90 %: at least"  # in warnings of runs about the interval of step times
 METRICS = ("ttft_mean", "ttft_p99", ATTAINMENT)
 
 
@@ -32,7 +33,8 @@ def sentences(sensitivity: Mapping[str, Any]) -> list[str]:
     runs = "the same run" if count == 1 else f"the same {count} replications"
     said = [f"If steps of language models take {100 * LONGER:g} % longer: {', '.join(parts)}; {runs}."]
     verdicts = ", ".join(f"{text}: {verdict}" for text, verdict in sensitivity.get("verdicts", {}).items())
-    return [*said, f"Verdicts with this difference: {verdicts}."] if verdicts else said
+    said += [f"Verdicts with this difference: {verdicts}."] if verdicts else []
+    return said + [f"{text}." for text in sensitivity.get("intervals", [])]
 
 
 def longer_steps(scenario: Scenario) -> dict[str, Any]:

@@ -152,6 +152,10 @@ class LanguageService:
     token_bytes: int = 0
     max_num_batched_tokens: Count | None = None
     """Maximum tokens of a step: one per decoding sequence, plus prompt tokens. Default: no limit."""
+    async_scheduling: bool = False
+    """Clients see the results of a step after the replica's next step, or when it has become idle."""
+    scheduler_recv_interval: Count = 1
+    """Decoding steps between two looks at new requests. A step that read prompts is followed by a look."""
     max_sequences: int = 256
     max_output: int | None = None
     """Maximum answer length that each request announces; 0: it announces its exact length; None: it announces none."""

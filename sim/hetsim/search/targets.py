@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import RunError, UsageError
-from hetsim.experiment.sensitivity import paired
+from hetsim.experiment.sensitivity import INTERVAL, paired
 from hetsim.experiment.stopping import Pilot, find_cuts, pilot_size
 from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
@@ -193,7 +193,9 @@ class Judge:
         for target, finding in zip(self.targets, findings, strict=True):
             if (row := sensitivity.get("metrics", {}).get(target.metric)) is not None:
                 verdicts[target.text] = target.judge(finding.mean + row["longer"] - row["mean"], finding.half)
-        return sensitivity | ({"verdicts": verdicts} if verdicts else {})
+        intervals = [text for text in series.taken[0].warnings if INTERVAL in text] if sensitivity else []
+        more = {"verdicts": verdicts, "intervals": intervals}
+        return sensitivity | {key: value for key, value in more.items() if value}
 
     def _refused(self, error: str, refused: bool, where: str) -> TargetsTrial:
         if not refused:

@@ -1,7 +1,8 @@
 """Named serving engines: their constants, and their errors on measured servers.
 
 `benchmarks/measured_servers.py --write` writes `engines.json` from measured servers: constants fitted to each engine,
-and bounds that contain the signed errors of nine of ten servers (split conformal), by family of model, GPU and engine.
+and bounds that contain the signed errors of nine of ten servers (split conformal).  A model, number format or GPU that
+was not measured with the engine has the bounds of the errors that whole families, or GPUs, show when they are left out.
 Reference: NVIDIA, Kernel Times of aiconfigurator-core 0.12.0 (2026), for the surfaces in `surfaces.parquet`.
 """
 
@@ -19,11 +20,13 @@ from hetsim.model.files import package_data
 from hetsim.model.step_times import KernelSteps
 from hetsim.silicon import kernels as parts
 from hetsim.silicon.exact import SOURCE, installed
-from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, family_of, kernels_of, surfaces
-from hetsim.workload.costs.architectures import Architecture
+from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, kernels_for, kernels_of, surfaces
+from hetsim.workload.costs import architectures
+from hetsim.workload.costs.architectures import Architecture, NumberFormat
 from hetsim.workload.costs.roofline import DEVICES, Efficiency, Peak, device, roofline_steps
 
 QUANTILE = 1.6449  # of the standard normal distribution, for intervals with 90 %
+NO_GPU = "no measured kernels of this GPU"
 NODE = (1, 2, 4, 8)  # numbers of GPUs of a node over which `support` divides a model
 
 
@@ -41,12 +44,16 @@ def engine_of(text: str) -> tuple[str, dict[str, Any]]:
         said = ", ".join(f"{one}-{figures['to']}" for one, figures in engines.items())
         raise ValueError(f"engine must be an engine and its version, such as {said}; got {text}")
     first, last = engines[name]["from"], engines[name]["to"]
-    low, number, high = (tuple(map(int, one.split(".")))[:2] for one in (first, version, last))
+    low, number, high = map(numbered, (first, version, last))
     for bound, outside in ((first, number < low[: len(number)]), (last, number > high)):
         if outside:
             text = f"{name} was measured from {first} to {last}; got {version}"
             raise ValueError(f"{text}; the nearest is {name}-{bound}")
     return name, engines[name]
+
+
+def numbered(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))[:2]
 
 
 def gpu_of(peak: Peak) -> str | None:
@@ -57,7 +64,7 @@ def gpu_of(peak: Peak) -> str | None:
 def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
     """Return kernels from a roofline, for a GPU without measured kernels."""
     line = roofline_steps(model, peak, gpus, Efficiency())
-    kernels = Kernels(model.layers)
+    kernels = kernels_for(model)
     kernels.add("matrices", np.array([line.seconds_for(tokens, 0, 0) for tokens in parts.TOKENS.tolist()]))
     for row, many in enumerate(parts.SEQUENCES.tolist()):
         bare = line.seconds_for(0, many, 0)
@@ -70,32 +77,48 @@ def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
 @lru_cache(maxsize=64)
 def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSteps:
     """Return step times of an engine (vllm-0.15) on `gpus` GPUs; ValueError: unknown."""
-    (engine, figures), gpu, family = engine_of(text), gpu_of(peak), family_of(model)
+    (engine, figures), gpu = engine_of(text), gpu_of(peak)
     if peak.matrix_flops is None:
         raise ValueError("the peak of the GPU's matrix units is unknown")
     if gpu is None:
-        return roofline_kernels(model, peak, gpus).steps(figures["unknown"], family)
+        return roofline_kernels(model, peak, gpus).steps(figures["unknown"])
     try:
         kernels = kernels_of(model, gpu, peak, engine=engine, divided=Divided(gpus))
     except NotMeasured as reason:
         raise ValueError(f"{reason}; without engine the steps are estimated from figures of the GPU") from None
-    return kernels.steps(figures["constants"], family)
-
-
-def front_end(model: Architecture, peak: Peak, gpus: int, text: str) -> float:
-    """Return the seconds that a server adds to each request outside of its steps."""
-    _, figures = engine_of(text)
-    step = steps_of(model, peak, gpus, text).seconds_for(0, 1, 1024)
-    return float(figures["front_end"] + figures["lag"] * step)
+    return kernels.steps(figures["constants"])
 
 
 def defaults(text: str) -> dict[str, Any]:
     """Return the service keys that an engine sets if the scenario does not."""
     _, figures = engine_of(text)
-    keys: dict[str, Any] = {"max_num_batched_tokens": figures["tokens"]}
+    keys: dict[str, Any] = {"max_num_batched_tokens": figures["tokens"], "front_end": f"{figures['front_end']} s"}
+    if numbered(text.partition("-")[2]) >= numbered(figures["asynchronous"]):
+        keys["async_scheduling"] = True
     if figures["phases"] != "mixed":
         keys["batching"] = {"name": "continuous", "phases": figures["phases"]}
     return keys
+
+
+def shape_of(model: Architecture) -> Architecture:
+    """Return what models of one family and size have in common.
+
+    Number formats and the vocabulary may differ.
+    """
+    return model.model_copy(update={"number_format": NumberFormat(), "vocabulary": 1})
+
+
+def formats_of(model: Architecture) -> str:
+    """Return the formats of weights and experts, as names of surfaces."""
+    weights = model.number_format.weights
+    names = [weights, model.number_format.experts or weights][: 1 + (model.experts > 1)]
+    return "/".join(parts.FORMATS.get(name, (name,))[0] for name in names)
+
+
+@cache
+def measured_models(engine: str) -> dict[Architecture, str]:
+    """Return the names of the models of an engine's measured servers, by shape."""
+    return {shape_of(architectures.model(name)): name for name in fitted()["engines"][engine]["models"]}
 
 
 @dataclass(frozen=True)
@@ -104,15 +127,22 @@ class Interval:
 
     low: float
     high: float
-    level: str = ""  # measured: servers with this GPU; transferred: only kernels; guessed: neither; "": this server
+    # measured: servers with this model and GPU; transferred: of the model, with other GPUs, and kernels of the GPU;
+    # guessed: neither; "": this server
+    level: str = ""
     servers: int = 1
     like: str = ""
+    why: str = ""  # of a guess: what was not measured
+    first: tuple[float, float] | None = None  # the range for times to the first token
 
     def __str__(self) -> str:
         bounds = f"90 %: at least {self.low:.2f}, at most {self.high:.2f} times as long"
         if not self.level:
             return f"{bounds} (requests of this server, by hetsim calibrate)"
-        return f"{bounds} ({self.level}; errors of {self.servers:,} measured servers, {self.like})"
+        if self.first is not None:
+            bounds += ", first tokens {:.2f} to {:.2f} times".format(*self.first)
+        level = f"guess: {self.why}" if self.why else self.level
+        return f"{bounds} ({level}; errors of {self.servers:,} measured servers, {self.like})"
 
     @property
     def normal(self) -> tuple[float, float]:
@@ -145,21 +175,30 @@ def interval(
     """Return the 90 % interval of measured / predicted step times.
 
     A load (tokens per request, concurrent requests) widens the interval by its distance to the nearest measured load.
+    A model or a number format of weights that was not measured with the engine has the errors of families left out.
     """
-    (engine, _), gpu, family = engine_of(text), gpu_of(peak), family_of(model)
-    errors, points = fitted()["errors"], fitted()["points"]
-    key, level = f"{engine}/{gpu}/{family}", "measured"
-    if key not in errors[level]:
-        key, level = engine, "guessed" if gpu is None else "transferred"
-    low, high, servers = errors[level][key]
-    near, wider = points.get(f"{engine}/{gpu}/{family}"), 1.0
+    (engine, figures), gpu, data = engine_of(text), gpu_of(peak), fitted()
+    name, formats = measured_models(engine).get(shape_of(model)), formats_of(model)
+    level = "guessed" if gpu is None else "measured" if gpu in figures["gpus"] else "transferred"
+    why, key, near, wider = "" if gpu is not None else NO_GPU, f"{engine}/{gpu}/{name}", None, 1.0
+    if name is None or formats not in figures["formats"]:
+        why = f"no measured model of this family and size with {engine}"
+        if name is not None:
+            why = f"no measured server with weights in {formats.replace('/', ' and ')} with {engine}"
+        row, like = data["errors"]["families"][level], "families of models left out"
+        like, level = like + ", and GPUs" * (level != "measured"), "guessed"
+    elif key in data["errors"]["measured"]:
+        row, near, like = data["errors"]["measured"][key], data["points"][key], key.replace("/", ", ")
+    else:
+        level = "guessed" if gpu is None else "transferred"
+        row, like = data["errors"]["known"][level], "GPUs left out"
     if near and load is not None:
         distances = np.abs(np.array(near) - np.log2([load[0], load[1], gpus])).sum(axis=1)
-        wider += fitted()["widening"] * float(distances.min())
-    like = key.replace("/", ", ") + (", GPUs left out" if level != "measured" else "")
+        wider += data["widening"] * float(distances.min())
     like += "; kernels of {package} {version}".format(**SOURCE) if gpu is not None and installed() is not None else ""
-    middle, half = (low + high) / 2, (high - low) / 2 * wider
-    return Interval(math.exp(middle - half), math.exp(middle + half), level, servers=servers, like=like)
+    step, first = (((low + high) / 2, (high - low) / 2 * wider) for low, high in (row[:2], row[2:4]))
+    (low, high), ends = ((math.exp(middle - half), math.exp(middle + half)) for middle, half in (step, first))
+    return Interval(low, high, level, servers=row[4], like=like, why=why, first=ends)
 
 
 def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
@@ -174,7 +213,7 @@ def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
         versions = f"{name}-{figures['from']} to {figures['to']}"
         row: dict[str, Any] = {"name": versions, "gpu": gpu_name, "kind": level, "summary": str(bounds)}
         if isinstance(bounds, Interval):
-            row |= {"low": bounds.low, "high": bounds.high}
+            row |= {"low": bounds.low, "high": bounds.high, "first": bounds.first}
         rows.setdefault((versions, level, str(bounds)), {**row, "gpus": []})["gpus"].append(gpus)
     for row in rows.values():
         row["name"] += f" on {', '.join(map(str, row['gpus']))} GPU" + "s" * (row["gpus"] != [1])

@@ -38,6 +38,7 @@ class Surface:
     version: str
     axes: tuple[np.ndarray, ...]  # log2 of the points of each axis
     values: np.ndarray
+    launch: float = 0.0  # smallest time of the shipped grid; a recorded graph of kernels hides most of it
 
     def at(self, *coordinates: Coordinate) -> np.ndarray:
         """Return a kernel's seconds by sizes; constant below the grid, extrapolated above."""
@@ -60,6 +61,10 @@ class Surface:
             total = total + weight * self.values[tuple(places[axis][side] for axis, side in enumerate(corner))]
         return np.asarray(np.exp2(total / STEPS) * 1e-9)
 
+    def beyond(self, *coordinates: Coordinate) -> np.ndarray:
+        """Return seconds at coordinates without those of a launch."""
+        return np.maximum(0.0, self.at(*coordinates) - self.launch)
+
 
 @cache
 def surfaces() -> dict[Key, Surface]:
@@ -71,7 +76,7 @@ def surfaces() -> dict[Key, Surface]:
         axes = tuple(np.log2(points) for points in row["axes"])
         values = np.array(row["values"], dtype=np.int16).reshape([len(points) for points in axes])
         key = (row["gpu"], row["engine"], row["kernel"], row["format"], tuple(row["shape"]))
-        made[key] = Surface(row["version"], axes, values)
+        made[key] = Surface(row["version"], axes, values, float(np.exp2(values.min() / STEPS) * 1e-9))
     return made
 
 
@@ -85,7 +90,7 @@ def surface_of(key: Key) -> Surface:
     values = STEPS * np.log2(1e9 * shipped.at(*np.meshgrid(*points, indexing="ij")))
     where = tuple(np.searchsorted(axis, one) for axis, one in zip(points, table[0], strict=True))
     values[where] = STEPS * np.log2(np.maximum(1e9 * table[1], 100.0))
-    return Surface(shipped.version, tuple(map(np.log2, points)), values)
+    return Surface(shipped.version, tuple(map(np.log2, points)), values, shipped.launch)
 
 
 TOKENS = np.array([1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280,
@@ -134,6 +139,8 @@ class Kernels:
     """Seconds of a step's matrices, experts, sums, norms, attention and last layer."""
 
     layers: int
+    special: bool = False  # latent or linear attention, whose layers have more kernels
+    nvfp4: bool = False  # each matrix needs a kernel that quantizes its inputs
     tokens: dict[str, np.ndarray] = field(default_factory=dict)  # by `TOKENS`: matrices, experts, sums, norms
     last: np.ndarray = field(default_factory=lambda: np.zeros(len(TOKENS)))
     decode: np.ndarray = field(default_factory=lambda: np.zeros((len(SEQUENCES), len(CONTEXTS))))
@@ -144,16 +151,12 @@ class Kernels:
         """Add a kernel's seconds (an array over the token counts `TOKENS`) to a part."""
         self.tokens[part] = self.tokens.get(part, np.zeros(len(TOKENS))) + seconds
 
-    def steps(self, constants: Mapping[str, float], family: str) -> KernelSteps:
-        """Return step times: kernel times scaled by the constants of a serving engine.
-
-        family: family of the model, such as `experts`, for which an engine may have a constant per layer.
-        """
+    def steps(self, constants: Mapping[str, float]) -> KernelSteps:
+        """Return step times: kernel times scaled by the constants of a serving engine."""
         parts, kernels, moved = self.tokens, constants["kernels"], constants["moved"]
         linear = sum(((moved if part in MOVED else kernels) * parts[part] for part in parts), np.zeros(len(TOKENS)))
-        linear = linear + constants["per_token"] * self.layers * TOKENS
-        fixed = constants["fixed"] + (constants["per_layer"] + constants.get(family, 0.0)) * self.layers
-        reading = constants["reading"] + constants["reading_special"] * (family in ("latent", "linear"))
+        fixed = constants["fixed"] + (constants["per_layer"] + constants["nvfp4"] * self.nvfp4) * self.layers
+        reading = constants["reading"] + constants["reading_special"] * self.special
         rows = [tuple(row.tolist()) for row in kernels * self.decode]
         read = [tuple(row.tolist()) for row in kernels * self.prefill]
         return KernelSteps(
@@ -190,9 +193,11 @@ class Builder:
         return formats[::-1] if self.model.experts > 1 and number_format == "fp8" else formats
 
     def matrix(self, outputs: float, inputs: float, number_format: str | None = None) -> np.ndarray:
-        """Return the seconds of a matrix multiplication for each token count in `TOKENS`."""
+        """Return the seconds of a matrix for each of `TOKENS`, without a launch."""
         formats = self.formats(number_format or self.model.number_format.weights)
-        return self.fastest("matrix", formats, (TOKENS, outputs, inputs))
+        seconds = self.fastest("matrix", formats, (TOKENS, outputs, inputs))
+        keys = [(self.gpu, engine, "matrix", one, ()) for engine in ENGINES for one in formats]
+        return np.maximum(0.0, seconds - min(surface_of(key).launch for key in keys if key in surfaces()))
 
     def fastest(self, kernel: str, formats: tuple[str, ...], where: tuple[Coordinate, ...]) -> np.ndarray:
         """Return a kernel's seconds: the minimum over the engines that were measured.
@@ -215,7 +220,7 @@ class Builder:
         model, tensor = self.model, self.divided.tensor
         if model.indexer is not None:
             raise NotMeasured("sparse attention is not modeled")
-        kernels = Kernels(model.layers)
+        kernels = kernels_for(model)
         (self._latent if model.latent is not None else self._attention)(kernels)
         if model.linear is not None:
             self._linear(kernels)
@@ -241,7 +246,7 @@ class Builder:
                 continue
             decode, prefill = (self.surface(kernel, kept, (size, 0)) for kernel in ("decode", "prefill"))
             reach = CONTEXTS if window is None else np.minimum(CONTEXTS, window)
-            kernels.decode += count * decode.at(keys, heads / keys, SEQUENCES[:, None], reach)
+            kernels.decode += count * decode.beyond(keys, heads / keys, SEQUENCES[:, None], reach)
             seen = 1.0 if window is None else np.minimum(1.0, window / np.maximum(LENGTHS, 1.0))
             seconds = prefill.at(heads, PROMPTS[:, None], LENGTHS) * seen * (2.0 - seen)  # the share of its pairs
             kernels.prefill += count * seconds * (LENGTHS > 0)
@@ -268,13 +273,13 @@ class Builder:
             ):  # fmt: skip
                 kernels.add("matrices", model.layers * self.matrix(outputs, inputs))
             for name in ("mla_gen_pre", "mla_gen_post"):
-                seconds = self.surface(name, ("bfloat16", "fp8")).at(heads, SEQUENCES.astype(float))
+                seconds = self.surface(name, ("bfloat16", "fp8")).beyond(heads, SEQUENCES.astype(float))
                 kernels.decode += model.layers * seconds[:, None]
             rows = PROMPTS[:, None] * LENGTHS
             expand = heads * (latent.qk_nope_head_dim + latent.v_head_dim)
             seconds = self.fastest("matrix", weights, (rows, expand, latent.kv_lora_rank))
             kernels.prefill += model.layers * (LENGTHS > 0) * seconds
-        kernels.decode += model.layers * decode.at(heads, SEQUENCES[:, None], CONTEXTS)
+        kernels.decode += model.layers * decode.beyond(heads, SEQUENCES[:, None], CONTEXTS)
         kernels.prefill += model.layers * (LENGTHS > 0) * prefill.at(heads, PROMPTS[:, None], LENGTHS)
 
     def _linear(self, kernels: Kernels) -> None:
@@ -285,7 +290,7 @@ class Builder:
         kernels.add("matrices", linear.layers * self.matrix(outputs, model.hidden))
         kernels.add("matrices", linear.layers * self.matrix(model.hidden, values / tensor))
         decode, prefill = (self.surface(f"delta_{one}", ("bfloat16",)) for one in ("decode", "prefill"))
-        kernels.decode += linear.layers * decode.at(heads, SEQUENCES[:, None], 1.0)
+        kernels.decode += linear.layers * decode.beyond(heads, SEQUENCES[:, None], 1.0)
         kernels.prefill += linear.layers * (LENGTHS > 0) * prefill.at(heads, PROMPTS[:, None], LENGTHS)
 
     def _feed_forward(self, kernels: Kernels) -> None:
@@ -346,6 +351,12 @@ def family_of(model: Architecture) -> str:
     if model.linear is not None:
         return "linear"
     return "experts" if model.experts > 1 else "dense"
+
+
+def kernels_for(model: Architecture) -> Kernels:
+    """Return kernels of a model to which no time was added yet."""
+    formats = (model.number_format.weights, model.number_format.experts)
+    return Kernels(model.layers, family_of(model) in ("latent", "linear"), "nvfp4" in formats)
 
 
 def kernels_of(model: Architecture, gpu: str, peak: Peak, engine: str, divided: Divided) -> Kernels:

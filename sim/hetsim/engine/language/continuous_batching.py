@@ -72,9 +72,12 @@ class Replica(Members):
             lag += self.preempt()
             gave_way = True
         self.head = None
-        if self.outstanding > len(self.inside) and not (gave_way and self.inside):
+        if not self.inside:
+            self.looked = sequences.steps
+        if self.outstanding > len(self.inside) and not (gave_way and self.inside or self._until_look):
             lag += self.join()
         if not self.inside:
+            self._show()
             if self.periods.busy:  # nothing to do: the busy period is over
                 self.periods.end(LAUNCH_COMPLETED, self.clock._now)
             self.fleet.rested(self)
@@ -101,7 +104,8 @@ class Replica(Members):
     def _jump(self, gave_way: bool, lag: float) -> None:
         """Begin decoding up to the next change of the batch; `gave_way`: after preempting."""
         sequences = self.sequences
-        count = 1 if lag else sequences.until_full(sequences.until_end())  # a row of several steps has no copying
+        # a row of several steps has no copying, and ends before clients see results
+        count = 1 if lag or self.unseen else sequences.until_full(sequences.until_end())
         if count > 1 and self.outstanding > len(self.inside):
             if gave_way:  # a sequence was preempted, so the policy was not asked whether a request may join
                 head = self.first()
@@ -112,8 +116,21 @@ class Replica(Members):
                 if steps < 1:
                     raise self.fleet.illegal(f"must answer a number of steps of at least 1; got {steps}")
                 count = min(count, steps)
+            if self.service.scheduler_recv_interval > 1:
+                count = min(count, self._until_look or self.service.scheduler_recv_interval)
         self.stage.decodes = True
         self.stage.begin(count, self.times.decoding(count, sequences.count, sequences.context), lag)
+
+    @property
+    def _until_look(self) -> int:
+        """Decoding steps until the replica looks for new requests; 0: now."""
+        return (self.looked - self.sequences.steps) % self.service.scheduler_recv_interval
+
+    def _show(self) -> None:
+        """Show clients the results of the step before."""
+        seen, self.unseen = self.unseen, []
+        for show, request in seen:
+            show(request)
 
     def _checked(self) -> int:
         """Check the step that the policy chose, and return its number of prompt tokens."""
@@ -140,6 +157,8 @@ class Replica(Members):
         stage, sequences = self.stage, self.sequences
         part = stage.over() / (len(self.prefill) + (sequences.count if stage.decodes else 0))
         self._row(self.clock._now)
+        if self.unseen:
+            self._show()
         if stage.decodes:
             sequences.share += part
             while sequences.ends and sequences.ends[0][0] <= sequences.steps:
@@ -152,6 +171,7 @@ class Replica(Members):
             for request, tokens in self.prefill:
                 self.prefilled(request, tokens, part)
             self.prefill = []
+            self.looked = sequences.steps
         stage.reading = 0  # after `_row`, which writes it
 
     def split(self) -> None:
@@ -226,6 +246,7 @@ class Replica(Members):
         """Stop a failed or drained replica; return its requests, which others must serve."""
         stage = self.stage
         self.split()
+        self._show()
         self.close(self.clock._now, outcome)
         stage.under_way = False
         return self.lose("failure" if outcome == LAUNCH_LOST else "recompute")

@@ -121,9 +121,21 @@ class Fleet(KVTransfers):
         self.recorder.place[row] = self.recorder.place_code(replica.placement, 0)
 
     def first_token(self, request: Generation) -> None:
-        self.first_tokens[request.row] = time = self.clock._now + self.service.response_delay
-        if (scaler := self.scaler) is not None:
-            scaler.first.note(self.clock._now, time - request.arrival)
+        self._shown(request.replica, self._first, request)
+
+    def _shown(self, replica: Replica, show: Callable[[Generation], None], request: Generation) -> None:
+        """Show a result to its client: now, or after the replica's next step."""
+        if self.service.async_scheduling:
+            replica.unseen.append((show, request))
+        else:
+            show(request)
+
+    def _first(self, request: Generation) -> None:
+        row = request.row
+        if math.isnan(self.first_tokens[row]) and (row in self.requests or row in self.answered):
+            self.first_tokens[row] = time = self.clock._now + self.service.response_delay
+            if (scaler := self.scaler) is not None:
+                scaler.first.note(self.clock._now, time - request.arrival)
 
     def gave_way(self, request: Generation, kind: str) -> None:
         self.recorder.detail(STOPS)[request.row] += 1
@@ -143,7 +155,13 @@ class Fleet(KVTransfers):
             return
         del self.requests[row]
         self.answered[row] = request.task  # its client may still abort it on its way
-        back = self.service.response_delay
+        self._shown(replica, self._last, request)
+
+    def _last(self, request: Generation) -> None:
+        row, now, back = request.row, self.clock._now, self.service.response_delay
+        if row not in self.answered:
+            return
+        self._first(request)  # if it came from another replica, of which the next step has not ended
         if back:
             self.clock.at(now + back, FINISH, Later(self._delivered, request.task))
         else:

@@ -54,6 +54,9 @@ class Members(Holder):
         self.leaving: list[Generation] = []  # members that their clients have aborted in the step under way
         # the first waiting request, if it may not join although there is a place for it
         self.head: Generation | None = None
+        # results that clients see after the next step (`async_scheduling`): what shows them, and of which request
+        self.unseen: list[tuple[Any, Generation]] = []
+        self.looked = 0  # number of decoding steps when the replica last read prompts, or was idle
         self.foreseen: Foreseen | None = None  # cached forecast of its requests; None after any event here
 
     # What policies see --------------------------------------------------------------------------------------

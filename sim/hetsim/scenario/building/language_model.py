@@ -325,7 +325,7 @@ def language_of(
         scaling=None if service.scale is None else service.scale.made(),
         start=service.start,
         prefix_block=0 if service.prefix_cache is None else service.prefix_cache.tokens,
-        request_delay=service.network.request_delay + service.delay,
+        request_delay=service.network.request_delay + service.front_end,
         response_delay=service.network.response_delay,
         key=key_of((*stream.path, "service")),
         **({} if service.kv is None else service.kv.given),

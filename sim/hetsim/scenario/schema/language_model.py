@@ -93,12 +93,13 @@ class TokenLimits(Mirror):
 
 
 LIMITS = {"max_num_batched_tokens": Annotated[Count, Field(le=MAX_TOKENS)] | None}
+OWN = (*LIMITS, "async_scheduling", "scheduler_recv_interval")
 
 REPLACED = {"autoscale": "a policy: scale: {name: target_requests, min: 1, ...}",
             "timeout": "a key of the entry's clients: clients: {timeout: 5 min, at_timeout: cancel}"}  # fmt: skip
 
 
-@keys_of(LanguageService, *LIMITS, **LIMITS)
+@keys_of(LanguageService, *OWN, **LIMITS)
 class LanguageModel(Profiled, Replicas):
     """A language model served by replicas on `gpus` devices of one node.
 
@@ -111,8 +112,8 @@ class LanguageModel(Profiled, Replicas):
     FIRST: ClassVar = (
         "kind", "profile", "step", "gpu", "tensor_parallel", "engine", "uncertain", "interval", "drift", "device",
         "gpus", "replicas", "also_on", "model", "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs",
-        "max_output_tokens", "preemption", "prefix_cache", "disaggregated", "scale", "network", "front_end", "slo",
-        "batching",
+        "async_scheduling", "scheduler_recv_interval", "max_output_tokens", "preemption", "prefix_cache",
+        "disaggregated", "scale", "network", "front_end", "slo", "batching",
     )  # fmt: skip
 
     USED: ClassVar = {"replicas": 1, "memory_share": FILLED}
@@ -245,13 +246,6 @@ class LanguageModel(Profiled, Replicas):
         if self.engine is not None and self.figures is not None:
             times = of_engine("steps")(*self.figures, self.engine)
         return scaled(times, factor) if factor != 1.0 else times
-
-    @property
-    def delay(self) -> float:
-        """Seconds from arrival to waiting at a replica: `front_end`, or else the engine's."""
-        if self.engine is None or "front_end" in self.model_fields_set or self.figures is None:
-            return self.front_end
-        return float(of_engine("front_end")(*self.figures, self.engine))
 
     def _check_estimate(self) -> None:
         if self.uncertain and self.engine is None and self.interval is None:

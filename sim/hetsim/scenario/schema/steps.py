@@ -21,8 +21,8 @@ from hetsim.workload.costs.roofline import Efficiency, Peak, roofline_steps
 # Functions of `hetsim.silicon` that provide measured times of a named engine.
 ENGINES = {
     "named": "hetsim.silicon.engines:engine_of", "steps": "hetsim.silicon.engines:steps_of",
-    "front_end": "hetsim.silicon.engines:front_end", "defaults": "hetsim.silicon.engines:defaults",
-    "interval": "hetsim.silicon.engines:interval", "measured": "hetsim.silicon.engines:Interval",
+    "defaults": "hetsim.silicon.engines:defaults", "interval": "hetsim.silicon.engines:interval",
+    "measured": "hetsim.silicon.engines:Interval",
 }  # fmt: skip
 STAGE = Short(lambda value: value if isinstance(value, str) else short(value), INLINE)
 

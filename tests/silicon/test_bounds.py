@@ -1,0 +1,54 @@
+"""Intervals of measured servers: which errors count, how much, and what the bounds of left-out groups contain."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import measured_servers as servers
+
+
+def test_errors_of_one_cell_count_less_than_as_many_of_several():
+    """Twenty errors of 0 in one cell, five of 1 in another: alone 80 % are within 0, as cells a half."""
+    cell = np.array(["a"] * 20 + ["b"] * 5 + ["c"] * 4)
+    errors = np.concatenate([np.zeros(20), np.full(5, -1.0), np.full(4, 9.0)])  # of c there are too few
+    found = [np.where((cell == name)[:, None], np.stack([errors, 2 * errors], axis=1), np.nan) for name in "abc"]
+    assert servers.reach(found, cell, 0.0) == [-1.0, 1.0, -2.0, 2.0, 25]
+    errors[20] = errors[21] = 0.0  # 22 of 25, but only 70 % where cells weigh the same
+    found = [np.stack([errors, errors], axis=1)[:25]]
+    assert servers.reach(found, cell[:25], 0.0)[1] == 1.0
+    found[0][22:24] = 0.0
+    assert servers.reach(found, cell[:25], 0.0)[1] == 0.0 and servers.reach(found, cell[:25])[1] == 1.0
+
+
+def test_a_cell_has_bounds_of_its_own_from_nine_errors_on():
+    rising = np.stack([np.arange(1.0, 40.0), -np.arange(1.0, 40.0)], axis=1) / 10
+    assert servers.own(rising[:8]) is None
+    assert servers.own(rising[:9]) == pytest.approx([-0.9, 0.9, -0.9, 0.9, 9])
+    assert servers.own(rising) == pytest.approx([0.2, 3.8, -3.8, -0.2, 39])
+
+
+@pytest.mark.slow
+def test_left_out_gpus_and_families_are_covered(monkeypatch):
+    """Errors of a cell have a part in common, drawn anew for each; nine of ten are inside."""
+    spread = 0.2
+    models = {"llama-3.1-70b": "dense", "llama-3.1-8b": "dense", "deepseek-r1": "latent", "minimax-m2.5": "experts"}
+    rng, rows = np.random.default_rng(5), []
+    for number in range(5):
+        for name, family in list(models.items())[: 2 + number % 3]:
+            rows += [{"backend": "e", "gpu": f"g{number:02}", "model": name, "family": family,
+                      "error": rng.normal(0, 0.4 * spread) + part} for part in rng.normal(0, spread, 12)]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    errors = frame["error"].to_numpy()
+
+    def known(frame, out, of, unknown=False):
+        assert out[of].all()  # nothing is fitted to what is left out
+        return np.where(of[:, None], np.stack([errors, errors], axis=1), np.nan)
+
+    monkeypatch.setattr(servers, "errors", known)
+    inside, half = servers.coverage(frame, np.stack([errors, errors], axis=1), False)
+    assert 0.85 < inside.mean() < 0.98
+    width = 1.645 * spread * math.sqrt(1.16)
+    assert np.median(half) == pytest.approx(math.sinh(width), rel=0.3)
+    assert not servers.seen(frame, (frame["gpu"] != "none").to_numpy()).any()
