@@ -17,6 +17,7 @@ from hetsim.model.randomness import JUDGED, RandomTree
 from hetsim.model.record import DecisionTime, RunInput
 from hetsim.model.tasks import Tasks
 from hetsim.policy import Admission, Batching, IterationPolicy, PlannedScheduler, PlanProblem, Routing, Scheduler
+from hetsim.policy.decisions import as_number
 from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.building.faults import build_faults, check_chances
 from hetsim.scenario.building.language_model import joining_problem
@@ -77,6 +78,10 @@ def service_policies(
         if not isinstance(policy, IterationPolicy if language else Batching):
             continue
         if isinstance(policy, Batching):
+            if (most := policy.max_batch) is not None and not (as_number(most, int) or 0) >= 1:
+                text = f"{spec.name}: max_batch must be a whole number of at least 1, or None; got {most!r}"
+                problems.append(document.problem(_place(stream, spec, policies.of_service), text))
+                continue
             modes = context.modes.shapes[int(stream.shape[0])].modes
             context.warnings += [f"{stream.name}: {spec.name} {text}" for text in policy.remarks(modes)]
         elif (joining := joining_problem(stream, policy)) is not None:
@@ -146,6 +151,8 @@ def make_policy(spec: PolicySpec, scenario: "ScenarioSource", problems: list[Pro
     path: Path_ = place or ("policy", spec.kind)
     try:
         policy = spec.make()
+        if missing := getattr(type(policy), "__abstractmethods__", None):  # compiled bases do not look at it
+            raise TypeError(f"{type(policy).__name__} is abstract: it lacks {', '.join(sorted(missing))}")
         if hasattr(policy, "external_program") and (program := scenario.document.program) is not None:
             text = json.dumps(scenario.document.data, sort_keys=True, default=str)
             policy.external_program = replace(program, scenario=text)
