@@ -186,8 +186,8 @@ class External(Scheduler):
             if not self._view.now <= answer["now"] < math.inf:
                 raise ValueError(f"now is {answer['now']}")
             for event in answer["events"]:
-                if not (time := float(event["timestamp"])) < math.inf:
-                    raise ValueError(f"timestamp is {time}")
+                if not self._view.now <= (time := float(event["timestamp"])) < math.inf:
+                    raise ValueError(f"timestamp is {time}; it must be at least {self._view.now}, that of the message")
                 (event.get("data") or {}).items(), event["type"].encode()  # as they will be read
                 heappush(self._due, (time, next(self._number), event))
         except UNREADABLE as error:
@@ -221,7 +221,9 @@ class External(Scheduler):
             job.over = True
             yield Reject(job.task, "rejected by the external scheduler")
         elif kind == "KILL_JOB":
-            for job_id in data.get("job_ids") or ():
+            if not isinstance(given := data.get("job_ids") or [], list):
+                raise self._wrong(f'names in KILL_JOB the job_ids {given!r}, which must be a list such as ["w0!0"]')
+            for job_id in given:
                 if (to_kill := self._jobs.get(str(job_id))) is None or not to_kill.over:  # else it ended meanwhile
                     yield from self._stop(self._job(kind, job_id, RUNNING), bool(data.get("resubmit")))
         elif kind == "CALL_ME_LATER":
