@@ -221,9 +221,7 @@ class External(Scheduler):
             job.over = True
             yield Reject(job.task, "rejected by the external scheduler")
         elif kind == "KILL_JOB":
-            if not isinstance(given := data.get("job_ids") or [], list):
-                raise self._wrong(f'names in KILL_JOB the job_ids {given!r}, which must be a list such as ["w0!0"]')
-            for job_id in given:
+            for job_id in self._listed(data.get("job_ids") or []):
                 if (to_kill := self._jobs.get(str(job_id))) is None or not to_kill.over:  # else it ended meanwhile
                     yield from self._stop(self._job(kind, job_id, RUNNING), bool(data.get("resubmit")))
         elif kind == "CALL_ME_LATER":
@@ -250,6 +248,11 @@ class External(Scheduler):
         self._tell("JOB_KILLED", job_ids=[job.id], job_progress={job.id: {"progress": job.task.done}})
         if not resubmit:
             yield Reject(job.task, "killed by the external scheduler")
+
+    def _listed(self, ids: Any) -> list[Any]:
+        if not isinstance(ids, list):
+            raise self._wrong(f'names in KILL_JOB the job_ids {ids!r}, which must be a list such as ["w0!0"]')
+        return ids
 
     def _job(self, kind: str, job_id: Any, state: int) -> Job:
         job = self._jobs.get(str(job_id))

@@ -89,8 +89,8 @@ def logs(
     models = {one.log.model: path for one, path in zip(servers, paths, strict=True) if one.log.model}
     if len(models) > 1:
         (one, first), (other, second), *_ = models.items()
-        text = f"{first} has requests to {one}, and {second} to {other}; logs that are fitted together are of one server"
-        raise click.UsageError(f"{text}: give each model its own command")
+        text = f"{first} has requests to {one}, and {second} to {other}"
+        raise click.UsageError(f"{text}; logs that are fitted together are of one server: fit each model alone")
     fitted = server_log.fit(servers, tell=lambda text: console.note(text, quiet))
     what = ", ".join(map(str, paths))
     service = service_of(scenario)

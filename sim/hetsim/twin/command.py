@@ -154,7 +154,7 @@ def _kueue(
     from hetsim.twin.kueue import KueueCluster
     from hetsim.twin.shadow import ShadowLog
 
-    files = [_there(Path(one)) for one in only if Path(one).suffix in MANIFESTS]
+    files = [_there(Path(one)) for one in dict.fromkeys(only) if Path(one).suffix in MANIFESTS]
     instant = None if now is None else _instant(now)
     cluster = KueueCluster(_there(path), _there(Path(nodes)), instant, fair_sharing, manifests=files)
     only = tuple(one for one in only if Path(one).suffix not in MANIFESTS)

@@ -120,6 +120,7 @@ class Twin:
     ):
         self.now, self.horizon, self.rules = now, horizon, Rules() if rules is None else rules
         self.refused: dict[str, str] = {}  # waiting jobs that the policy rejects, and why
+        self._late: list[str] = []  # running jobs that do not start at once
         self.history = history.take(np.flatnonzero(history.submit < now))
         self.run_times = RunTimes(self.history.take(np.flatnonzero(self.history.end <= now)))
         self.arrivals = ArrivalTimes(self.history, horizon, now)
@@ -149,11 +150,14 @@ class Twin:
             described = documents.from_mapping(document)
             setting.apply(described, assignments(overrides))
             _pin(described, pinned)  # after all that may replace the site
-            loaded = from_document(described, Path())
-            if unknown := not_understood(loaded, TWIN):
-                text = "a forecast defines jobs, times, arrivals and horizon; leave this key out"
-                raise ScenarioError([replace(one, message=f"{one.message}; {text}") for one in unknown])
-            self.run: RunInput = loaded.build()
+            try:
+                loaded = from_document(described, Path())
+                if unknown := not_understood(loaded, TWIN):
+                    text = "a forecast defines jobs, times, arrivals and horizon; leave this key out"
+                    raise ScenarioError([replace(one, message=f"{one.message}; {text}") for one in unknown])
+                self.run: RunInput = loaded.build()
+            except ScenarioError as error:
+                raise ScenarioError([self._at_job(one, str(path)) for one in error.problems]) from None
             self._policy = loaded.policies.scheduler
         if type(self.run.scheduler).prepare is not Scheduler.prepare:
             text = f"{self._policy.name} plans all tasks in advance, the sampled ones too; choose a dynamic policy"
@@ -166,6 +170,16 @@ class Twin:
         gpus = sum(device.type.kind != "cpu" for device in self.run.cluster.devices)
         self.unit = "GPUs" if gpus else "cores"
         self.capacity = float(gpus or sum(node.cpus for node in self.run.cluster.nodes))
+
+    def _at_job(self, problem: Problem, path: str) -> Problem:
+        """Return a problem of the table of jobs as one of the user's file."""
+        jobs, row = [*self.running, *self.waiting], (problem.line or 0) - 2
+        if problem.file != path or row < 0:
+            return problem
+        if row >= len(jobs):
+            return replace(problem, file=self.history.source, line=None, message=f"an ended job: {problem.message}")
+        return replace(problem, file=jobs[row].file, line=jobs[row].line or None,
+                       message=f"job {jobs[row].id}: {problem.message}")  # fmt: skip
 
     def _with_rules(self, policy: Any) -> Any:
         """Return the policy with the site's rules; set the jobs' own priorities (`_own`)."""
@@ -189,8 +203,7 @@ class Twin:
         notes = []
         for ids, what in ((missing, "wait"), (lost, "run")):
             if ids:
-                shown = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
-                notes.append(f"{len(ids):,} jobs that {what} are left out, because they fit on no node: {shown}")
+                notes.append(f"{len(ids):,} jobs that {what} are left out, because they fit on no node: {_some(ids)}")
         for kind, jobs in (("w", self.waiting), ("r", self.running)):
             kept = [(job, row) for job, row in zip(jobs, self._rows[kind], strict=True) if row >= 0]
             self._rows[kind] = [row for _, row in kept]
@@ -233,7 +246,7 @@ class Twin:
             table.writerow((*COLUMNS, "priority") if self._own else COLUMNS)
             for kind, jobs in (("r", self.running), ("w", self.waiting)):
                 for number, job in enumerate(jobs):
-                    inside = f"of {job.id}" if f"of {job.id}" in pinned else job.partition
+                    inside = f"of {job.id}" if f"of {job.id}" in pinned else job.more.get("partition", job.partition)
                     more = (job.more.get(name, "") for name in FURTHER)
                     labels = (job.user, job.group, inside, job.account, job.qos, *more)
                     cells = _cells(
@@ -273,6 +286,9 @@ class Twin:
         nothing = np.empty(0), np.empty(0, dtype=int)
         by_limits, _ = self._play(np.array(at_limit), limits, *nothing, np.random.default_rng(0), times)
         refused = [f"{name} never starts: {text}" for name, text in self.refused.items()]
+        if self._late:
+            text = f"{len(self._late):,} jobs that run do not fit next to the others, and start later or never"
+            refused.append(f"{text}: {_some(self._late)}")
         return TwinForecast(
             jobs=self.waiting, horizon=self.horizon, starts=starts, by_limits=by_limits, times=times, occupied=occupied,
             capacity=self.capacity, unit=self.unit, free=self._free(ends), came=came, notes=self.notes + refused,
@@ -321,6 +337,8 @@ class Twin:
         run = replace(self.run, tasks=chosen, scheduler=self._policy.make(), horizon=self.horizon, grace=None)
         record = Simulation(run).run()
         start = np.where(np.isnan(record.start), math.inf, record.start)
+        late = start[:first] > start[:first].min(initial=math.inf) + BEHIND
+        self._late = [self.running[row].id for row in np.flatnonzero(late)]
         none, every = np.zeros(len(start)), np.arange(len(start))
         plain = {"task": every, "start": record.start, "end": record.finish, "outcome": none}
         launches = record.launches or plain  # a stop ends a launch, so that preempted jobs hold nothing
@@ -354,6 +372,10 @@ def _pin(described: documents.Document, pinned: Mapping[str, Any]) -> None:
         partitions = {} if partitions is None else partitions
         if isinstance(partitions, dict):
             described.data["site"] = {**site, "partitions": {**partitions, **pinned}}
+
+
+def _some(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
 
 
 def _cells(name: str, labels: tuple[str, ...], nodes: float, cpus: float, gpus: float, kind: str) -> tuple[Any, ...]:

@@ -78,8 +78,10 @@ def service_policies(
         if not isinstance(policy, IterationPolicy if language else Batching):
             continue
         if isinstance(policy, Batching):
-            if (most := policy.max_batch) is not None and not (as_number(most, int) or 0) >= 1:
-                text = f"{spec.name}: max_batch must be a whole number of at least 1, or None; got {most!r}"
+            if (given := policy.max_batch) is not None and type(given) is not int:
+                policy.max_batch = as_number(given, int)
+            if given is not None and (policy.max_batch or 0) < 1:
+                text = f"{spec.name}: max_batch must be a whole number of at least 1, or None; got {given!r}"
                 problems.append(document.problem(_place(stream, spec, policies.of_service), text))
                 continue
             modes = context.modes.shapes[int(stream.shape[0])].modes

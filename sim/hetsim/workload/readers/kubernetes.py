@@ -4,13 +4,14 @@
     kubectl get nodes -o json > nodes.json
 
 The list may be that of kubectl, a JSON list, or JSON lines of pods or of watch events ({"type": ..., "object": POD}),
-in which the last event of a pod counts.  A pod occupies what all its containers request together (or one of its init
-containers, if that is more): cpu, memory, GPUs (nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915 or xe).  It arrived at
-its creationTimestamp, started with its first container (or at status.startTime) and ran until its last container
-finished.  A pod whose containers restarted occupied its devices from PodScheduled (or status.startTime) on; `attempts`
-counts them.  Its time limit is activeDeadlineSeconds.  A nodeSelector nvidia.com/gpu.product (amd.com/gpu.product-name,
-gpu.intel.com/product) restricts it to that type.  The node becomes `recorded_node`, the namespace the class, the phase
-the column `status`, and the label that `user_label` names (default: user) the user.
+in which the last event of a pod counts.  A pod occupies what all its containers and sidecars request together (or one
+of its init containers, if that is more), and its overhead: cpu, memory, GPUs (nvidia.com/gpu, amd.com/gpu,
+gpu.intel.com/i915 or xe).  It arrived at its creationTimestamp, started with its first container (or at
+status.startTime) and ran until its last container finished.  A pod whose containers restarted occupied its devices from
+PodScheduled (or status.startTime) on; `attempts` counts them.  Its time limit is activeDeadlineSeconds.  A nodeSelector
+nvidia.com/gpu.product (amd.com/gpu.product-name, gpu.intel.com/product) restricts it to that type.  The node becomes
+`recorded_node`, the namespace the class, the phase the column `status`, and the label that `user_label` names (default:
+user) the user.
 
 Pods of one gang are one job with their total resources, named after the gang: by the first label or annotation of
 Volcano, Kubeflow, JobSet, Kueue, Ray and the coscheduling plug-in that a pod has, or by the label that
@@ -24,8 +25,8 @@ are skipped unless `down: true`.
 """
 
 import json
-import operator
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -141,7 +142,7 @@ def _pod(
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
     came = log.date(line, "creationTimestamp", str(meta.get("creationTimestamp") or ""))
     began, ended, attempts = _span(log, line, status)
-    requests = _requests(spec)
+    requests = requests_of(spec)
     phase = str(status.get("phase") or "")
     if came is None:
         return None
@@ -213,13 +214,17 @@ def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None,
     return began, ended, 1.0 + restarts
 
 
-def _requests(spec: dict[str, Any]) -> dict[str, float]:
-    total = {"cpu": 0.0, "memory": 0.0}
-    for containers, joined in (("containers", operator.add), ("initContainers", max)):
-        for container in spec.get(containers) or []:
-            for key, value in _of(container).items():
-                total[key] = joined(total.get(key, 0.0), value)
-    return total
+def requests_of(spec: dict[str, Any]) -> dict[str, float]:
+    """Return what a pod (a PodSpec) requests: its containers together, or a start if more."""
+    total, starts = Counter[str](), Counter[str]()
+    for container in spec.get("initContainers") or []:
+        own: Any = Counter(_of(container))
+        starts |= total + own
+        total.update(own if container.get("restartPolicy") == "Always" else {})  # a sidecar runs beside the others
+    for container in spec.get("containers") or []:
+        total.update(_of(container))
+    overhead: Any = _of({"resources": {"requests": spec.get("overhead")}})
+    return {"cpu": 0.0, "memory": 0.0, **((total | starts) + Counter(overhead))}
 
 
 def _of(container: dict[str, Any]) -> dict[str, float]:

@@ -69,7 +69,8 @@ class SnapshotJob:
     class_: str = ""
     reason: str = ""  # why the job waits, from REASON
     count: float = 0.0  # number of nodes, with equal parts of the job's devices; 0: any
-    more: dict[str, str] = field(default_factory=dict)  # further columns of its task, as `FURTHER` names them
+    more: dict[str, str] = field(default_factory=dict)  # further columns of its task (`FURTHER`), and its partition
+    file: str = field(default="", compare=False)
 
     @property
     def group(self) -> str:
@@ -162,7 +163,7 @@ def _job(
             gpus=all_gpus, gpu_type=kind, nodes=tuple(places), account=cell["ACCOUNT"], qos=cell["QOS"],
             priority=_or_nan(rank), expected=expected,
             reason="" if runs else cell["REASON"] or cell["NODELIST(REASON)"].strip("()"),
-            count=max(count, float(len(places))),
+            count=max(count, float(len(places))), file=str(found.path),
         ))  # fmt: skip
 
 
