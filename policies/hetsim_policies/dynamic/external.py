@@ -166,12 +166,10 @@ class External(Scheduler):
         ]  # fmt: skip
         off = "profiles-forwarded-on-submission dynamic-jobs-enabled dynamic-jobs-acknowledged forward-unknown-events"
         profiles = {str(shape.index): {"modes": [*map(_mode, shape.modes)]} for shape in view.request_mix()}
-        data = {
-            "nb_resources": len(resources), "nb_compute_resources": len(resources), "nb_storage_resources": 0,
-            "allow_compute_sharing": False, "allow_storage_sharing": False, "compute_resources": resources,
-            "storage_resources": [], "workloads": {"w0": "hetsim"}, "profiles": {"w0": profiles},
-            "config": dict.fromkeys(off.split(), False),
-        }  # fmt: skip
+        data = {"nb_resources": len(resources), "nb_compute_resources": len(resources), "nb_storage_resources": 0,
+                "allow_compute_sharing": False, "allow_storage_sharing": False, "compute_resources": resources,
+                "storage_resources": [], "workloads": {"w0": "hetsim"}, "profiles": {"w0": profiles},
+                "config": dict.fromkeys(off.split(), False)}  # fmt: skip
         stream = view.random.bit_generator.state  # of seed and replication: no other run has it
         assert self.external_program is not None
         name = hashlib.sha256(f"{self.external_program.scenario}{stream}{_ENCODE(data)}".encode()).hexdigest()[:16]
@@ -312,11 +310,10 @@ def _res(mode: Mode) -> int:
 
 
 def _mode(mode: Mode) -> dict[str, Any]:
-    return {
-        "name": mode.name, "type": mode.type.name, "res": _res(mode), "gpus": mode.gpus, "share": mode.share / WHOLE,
-        "cpus": mode.cpus, "memory": mode.memory, "gpu_memory": mode.gpu_memory, "span": mode.span_any,
-        "nodes": mode.node_count, "partition": "" if mode.partition is None else mode.partition.name,
-    }  # fmt: skip
+    return {"name": mode.name, "type": mode.type.name, "res": _res(mode), "gpus": mode.gpus,
+            "share": mode.share / WHOLE, "cpus": mode.cpus, "memory": mode.memory, "gpu_memory": mode.gpu_memory,
+            "span": mode.span_any, "nodes": mode.node_count,
+            "partition": "" if mode.partition is None else mode.partition.name}  # fmt: skip
 
 
 def _intervals(numbers: Sequence[int]) -> str:

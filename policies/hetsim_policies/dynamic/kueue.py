@@ -27,19 +27,9 @@ from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.units import Seconds
-from hetsim.policy import (
-    WAIT_FOR_CHANGE,
-    WAIT_FOR_READY,
-    Annotate,
-    Decision,
-    Reject,
-    Scheduler,
-    Start,
-    Stop,
-    View,
-    Wait,
-)
+from hetsim.policy import Scheduler, View
 from hetsim.policy.contract import PlanProblem
+from hetsim.policy.decisions import WAIT_FOR_CHANGE, WAIT_FOR_READY, Annotate, Decision, Reject, Start, Stop, Wait
 from hetsim_policies.dynamic.common.admission_cycle import FIT, Admission, Entry, Queue, Rules, Strategy, Workload
 from hetsim_policies.dynamic.common.cohorts import Cohort, Key, Quota
 from hetsim_policies.dynamic.common.topology import Domain, Topology, place
@@ -367,7 +357,7 @@ class Kueue(Scheduler):
         return queue.requeue(entry)
 
     def _topology(self, job: Workload, flavors: Sequence[Mapping[str, str]]) -> tuple[str, str]:
-        """Return the kind of topology that restricts a job, if any, and its level (racks: "")."""
+        """Return the kind and the level (racks: "") of a job's topology, if any."""
         if all(mode.node_count == 1 and not mode.span_any for mode in job.modes):
             return "", ""
         given = (self.flavors[flavor].topology for one in flavors for flavor in one.values() if flavor in self.flavors)

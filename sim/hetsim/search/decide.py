@@ -194,14 +194,13 @@ class Decision:
                 ],
             }  # fmt: skip
 
-        return {
-            "scenario": self.scenario, "keys": self.keys, "targets": [target.text for target in self.targets],
-            "minimize": self.objective, "confidence": self.confidence, "met": self.met, "combinations": self.count,
-            "best": None if self.best is None else candidate(self.best), "tied": [candidate(one) for one in self.tied],
-            "candidates": [candidate(one) for one in self.candidates],
-            **({"sensitivity": self.sensitivity} if self.sensitivity else {}),
-            "sentences": self.sentences,
-        }  # fmt: skip
+        return {"scenario": self.scenario, "keys": self.keys, "targets": [target.text for target in self.targets],
+                "minimize": self.objective, "confidence": self.confidence, "met": self.met, "combinations": self.count,
+                "best": None if self.best is None else candidate(self.best),
+                "tied": [candidate(one) for one in self.tied],
+                "candidates": [candidate(one) for one in self.candidates],
+                **({"sensitivity": self.sensitivity} if self.sensitivity else {}),
+                "sentences": self.sentences}  # fmt: skip
 
     def plot(self) -> Picture:
         """Draw the objective against the first target's metric."""
@@ -246,11 +245,10 @@ def decide(
         raise UsageError(f"no combination can run: {tried[-1].trial.reason}")
     if all(one.trial.verdict == UNDEFINED or one.trial.reason for one in tried):
         raise UsageError("a target's metric is not defined with any combination tried: choose another metric")
-    return Decision(
-        scenario=base.name, keys=list(values), targets=list(targets), objective=objective, confidence=confidence,
-        delta=delta, best=None if best is None else search.tried[best], candidates=tried, count=len(cases),
-        policies=labels, tied=[search.tried[number] for number in search.tied], sensitivity=sensitive,
-    )  # fmt: skip
+    return Decision(scenario=base.name, keys=list(values), targets=list(targets), objective=objective,
+                    confidence=confidence, delta=delta, best=None if best is None else search.tried[best],
+                    candidates=tried, count=len(cases), policies=labels,
+                    tied=[search.tried[number] for number in search.tied], sensitivity=sensitive)  # fmt: skip
 
 
 def _cases(base: Scenario, given: Sequence[PointRow], seed: int | None) -> tuple[list[Case], list[str], list[float]]:

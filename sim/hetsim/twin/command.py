@@ -227,10 +227,8 @@ class _Known:
         overrides = (*self.overrides, *altered)
         cluster, horizon = SnapshotCluster(listed, self.more), self.hours * 3600
         try:
-            model = Twin(
-                self.jobs, self.now, self.log, cluster=cluster, horizon=horizon, policy=_policy(policy[0]),
-                overrides=overrides, rules=policy[1]
-            )
+            model = Twin(self.jobs, self.now, self.log, cluster=cluster, horizon=horizon, policy=_policy(policy[0]),
+                         overrides=overrides, rules=policy[1])  # fmt: skip
         except ScenarioError as error:
             named = {f"--set {text.partition('=')[0]}": f"--what-if {text.partition('=')[0]}" for text in altered}
             raise ScenarioError([replace(p, file=named.get(p.file or "", p.file)) for p in error.problems]) from None
@@ -250,11 +248,9 @@ class _Known:
             return wider, []
         instants = earlier_instants(float(self.log.submit[0]), self.now, self.hours * 3600, count)
         cluster, horizon = SnapshotCluster(listed, self.more), self.hours * 3600
-        pasts = look_back(
-            self.log, cluster, instants, horizon=horizon, samples=EARLIER_SAMPLES, policy=_policy(policy[0]),
-            seed=self.seed, progress=lambda text: console.note(text, quiet), overrides=self.overrides,
-            rules=policy[1]
-        )
+        pasts = look_back(self.log, cluster, instants, horizon=horizon, samples=EARLIER_SAMPLES,
+                          policy=_policy(policy[0]), seed=self.seed, progress=lambda text: console.note(text, quiet),
+                          overrides=self.overrides, rules=policy[1])  # fmt: skip
         if (wider := widening(pasts, self.now)) is not None:
             return wider, []
         starts = sum(len(past.actual) for past in pasts)
@@ -416,5 +412,5 @@ def _judge(
                    progress=lambda text: console.note(text, quiet), overrides=overrides)  # fmt: skip
     console.result(as_json, lambda: {
         "jobs": len(judged.actual), "instants": judged.instants, "horizon": judged.horizon,
-        "beyond_horizon": float(judged.beyond.mean()), "methods": judged.table(),
-    }, lambda: report.judged_lines(judged))  # fmt: skip
+        "beyond_horizon": float(judged.beyond.mean()), "methods": judged.table()},
+                   lambda: report.judged_lines(judged))  # fmt: skip

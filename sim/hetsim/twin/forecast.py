@@ -176,10 +176,11 @@ class Twin:
         jobs, row = [*self.running, *self.waiting], (problem.line or 0) - 2
         if problem.file != path or row < 0:
             return problem
+        text = problem.message.removeprefix(f"row {row + 1}, ")
         if row >= len(jobs):
-            return replace(problem, file=self.history.source, line=None, message=f"an ended job: {problem.message}")
-        return replace(problem, file=jobs[row].file, line=jobs[row].line or None,
-                       message=f"job {jobs[row].id}: {problem.message}")  # fmt: skip
+            return replace(problem, file=self.history.source, line=None, message=f"an ended job: {text}")
+        own = jobs[row]
+        return replace(problem, file=own.file, line=own.line or None, message=f"job {own.id}: {text}")
 
     def _with_rules(self, policy: Any) -> Any:
         """Return the policy with the site's rules; set the jobs' own priorities (`_own`)."""
@@ -249,9 +250,8 @@ class Twin:
                     inside = f"of {job.id}" if f"of {job.id}" in pinned else job.more.get("partition", job.partition)
                     more = (job.more.get(name, "") for name in FURTHER)
                     labels = (job.user, job.group, inside, job.account, job.qos, *more)
-                    cells = _cells(
-                        f"{kind}:{number}", labels, job.count, cpus=job.cpus, gpus=job.gpus, kind=job.gpu_type
-                    )
+                    cells = _cells(f"{kind}:{number}", labels, job.count, cpus=job.cpus, gpus=job.gpus,
+                                   kind=job.gpu_type)  # fmt: skip
                     table.writerow((*cells, *self._own.get(kind, ())[number : number + 1]))
             labeled = [log.labels.get(name, [""] * len(log)) for name in LABELS]
             for row in range(len(log)):
@@ -277,9 +277,8 @@ class Twin:
                             for job, elapsed in zip(self.running, so_far, strict=True)]  # fmt: skip
             lengths = [self._drawn(job, random) for job in self.waiting]
             at, rows = self.arrivals.draw(random)
-            starts[number], occupied[number] = self._play(
-                ends[number], lengths, at, like=rows, random=random, times=times
-            )
+            played = self._play(ends[number], lengths, at, like=rows, random=random, times=times)
+            starts[number], occupied[number] = played
             came[number] = len(rows)
         at_limit = [self._told(job, self.now - job.start) for job in self.running]
         limits = [self._told(job) for job in self.waiting]
@@ -289,11 +288,9 @@ class Twin:
         if self._late:
             text = f"{len(self._late):,} jobs that run do not fit next to the others, and start later or never"
             refused.append(f"{text}: {_some(self._late)}")
-        return TwinForecast(
-            jobs=self.waiting, horizon=self.horizon, starts=starts, by_limits=by_limits, times=times, occupied=occupied,
-            capacity=self.capacity, unit=self.unit, free=self._free(ends), came=came, notes=self.notes + refused,
-            rules=self.rules,
-        )  # fmt: skip
+        return TwinForecast(jobs=self.waiting, horizon=self.horizon, starts=starts, by_limits=by_limits, times=times,
+                            occupied=occupied, capacity=self.capacity, unit=self.unit, free=self._free(ends), came=came,
+                            notes=self.notes + refused, rules=self.rules)  # fmt: skip
 
     def _drawn(self, job: SnapshotJob, random: np.random.Generator, elapsed: float = 0.0) -> float:
         return float(self.run_times.draw(job.user, job.group, job.limit, elapsed=elapsed, count=1, random=random)[0])

@@ -44,9 +44,7 @@ class KueueTwin(Twin):
 class KueueCluster:
     """A cluster with Kueue at an instant: its nodes, jobs, history and policy."""
 
-    def __init__(
-        self, path: Path, nodes: Path, now: float | None, fair_sharing: bool, manifests: Sequence[Path] = ()
-    ):  # fmt: skip
+    def __init__(self, path: Path, nodes: Path, now: float | None, fair_sharing: bool, manifests: Sequence[Path] = ()):
         self.objects = KueueObjects(path, nodes)
         self.policy = self.objects.policy(fair_sharing)
         self.nodes = nodes_of(path, nodes=nodes)

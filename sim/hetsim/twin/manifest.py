@@ -11,7 +11,7 @@ from typing import Any
 from hetsim.errors import Problem, ScenarioError, suggestion
 from hetsim.model.files import open_input
 from hetsim.scenario.file import document
-from hetsim.workload.readers.kueue import TOPOLOGIES, KueueObjects, unreadable, whole
+from hetsim.workload.readers.kueue import TOPOLOGIES, KueueObjects, unreadable, whole_number
 from hetsim.workload.readers.snapshot import SnapshotJob
 
 LABEL = "kueue.x-k8s.io/"
@@ -82,7 +82,7 @@ def _workload(one: dict[str, Any], kind: str, labels: dict[str, str]) -> dict[st
     spec = one.get("spec") or {}
     template = one if kind == "Pod" else one["template"] if kind == "PodTemplate" else spec["template"]
     labels = {**((template.get("metadata") or {}).get("labels") or {}), **labels}
-    counts = [whole(spec.get(key, 1), f"spec.{key}") for key in ("parallelism", "completions")
+    counts = [whole_number(spec.get(key, 1), f"spec.{key}") for key in ("parallelism", "completions")
               if kind == "Job" and (key == "parallelism" or spec.get(key) is not None)]  # fmt: skip
     notes = (template.get("metadata") or {}).get("annotations") or {}
     wanted = {key: level for key in TOPOLOGIES if (level := notes.get(f"{LABEL}podset-{key}-topology")) != "false"}

@@ -42,25 +42,18 @@ from hetsim.workload.rows.rows_of_a_job import gang as declared_gang
 from hetsim.workload.rows.text_rows import Flag
 
 # Resources that are whole GPUs: label of the product, and GPU type if there is no label
-GPUS = {
-    "nvidia.com/gpu": ("nvidia.com/gpu.product", "gpu"),
-    "amd.com/gpu": ("amd.com/gpu.product-name", "amd"),
-    "gpu.intel.com/i915": ("gpu.intel.com/product", "intel"),
-    "gpu.intel.com/xe": ("gpu.intel.com/product", "intel"),
-}
+GPUS = {"nvidia.com/gpu": ("nvidia.com/gpu.product", "gpu"), "amd.com/gpu": ("amd.com/gpu.product-name", "amd"),
+        "gpu.intel.com/i915": ("gpu.intel.com/product", "intel"),
+        "gpu.intel.com/xe": ("gpu.intel.com/product", "intel")}  # fmt: skip
 READ = ("cpu", "memory", *GPUS)
 # Labels and annotations that name the gang of a pod
-GANGS = (
-    "volcano.sh/job-name", "scheduling.k8s.io/group-name", "training.kubeflow.org/job-name", "pytorch-job-name",
-    "tf-job-name", "mpi-job-name", "jobset.sigs.k8s.io/jobset-name", "kueue.x-k8s.io/pod-group-name",
-    "scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io", "ray.io/cluster",
-)  # fmt: skip
+GANGS = ("volcano.sh/job-name", "scheduling.k8s.io/group-name", "training.kubeflow.org/job-name", "pytorch-job-name",
+         "tf-job-name", "mpi-job-name", "jobset.sigs.k8s.io/jobset-name", "kueue.x-k8s.io/pod-group-name",
+         "scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io", "ray.io/cluster")  # fmt: skip
 
 _AMOUNT = re.compile(r"([0-9.]+(?:[eE][-+]?[0-9]+)?)(m|k|[KMGTPE]i?)?")
-_FACTOR = {
-    "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
-}  # fmt: skip
+_FACTOR = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "Ki": 2**10, "Mi": 2**20,
+           "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}  # fmt: skip
 
 
 @job_log
@@ -154,22 +147,15 @@ def _pod(
         return None
     for key in _unread(requests):
         log.remark(f"request {key}, which is not modeled: these pods are kept without it", line)
-    labels = {
-        "user": (meta.get("labels") or {}).get(user_label),
-        "class": meta.get("namespace"),
-        "status": phase,
-        "recorded_node": spec.get("nodeName"),
-        "devices": _product(spec, requests, line, makes),
-    }
+    labels = {"user": (meta.get("labels") or {}).get(user_label), "class": meta.get("namespace"), "status": phase,
+              "recorded_node": spec.get("nodeName"), "devices": _product(spec, requests, line, makes)}  # fmt: skip
     texts = {key: str(value) for key, value in labels.items() if value}
     name = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
     limit = spec.get("activeDeadlineSeconds")
     gpus = sum((requests[key] for key in _makes(requests)), 0.0)
-    return {
-        "id": name, "arrival": came, "start": began, "end": ended, "cpus": requests["cpu"], "gpus": gpus,
-        "memory": float(int(requests["memory"])), **({"attempts": attempts} if attempts > 1 else {}),
-        **({"time_limit": float(limit), "estimate": float(limit)} if limit else {}), **texts,
-    }  # fmt: skip
+    return {"id": name, "arrival": came, "start": began, "end": ended, "cpus": requests["cpu"], "gpus": gpus,
+            "memory": float(int(requests["memory"])), **({"attempts": attempts} if attempts > 1 else {}),
+            **({"time_limit": float(limit), "estimate": float(limit)} if limit else {}), **texts}  # fmt: skip
 
 
 def _makes(held: dict[str, float]) -> list[str]:
@@ -215,7 +201,7 @@ def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None,
 
 
 def requests_of(spec: dict[str, Any]) -> dict[str, float]:
-    """Return what a pod (a PodSpec) requests: its containers together, or a start if more."""
+    """Return the requests of a PodSpec: of its containers, or of its start if more."""
     total, starts = Counter[str](), Counter[str]()
     for container in spec.get("initContainers") or []:
         own: Any = Counter(_of(container))

@@ -30,15 +30,13 @@ from hetsim.workload.rows.text_rows import Flag
 RESOURCES = {"cpu": "cores", "memory": "memory", **dict.fromkeys(GPUS, "gpus")}
 LIMITS = {"nominal": "nominalQuota", "borrowing": "borrowingLimit", "lending": "lendingLimit"}
 # Keys of the policy's queues, and their paths in a ClusterQueue
-RULES = {
-    "strategy": "queueingStrategy", "within_cluster_queue": "preemption.withinClusterQueue",
-    "reclaim_within_cohort": "preemption.reclaimWithinCohort",
-    "borrow_within_cohort": "preemption.borrowWithinCohort.policy",
-    "max_priority_threshold": "preemption.borrowWithinCohort.maxPriorityThreshold",
-    "when_can_borrow": "flavorFungibility.whenCanBorrow", "when_can_preempt": "flavorFungibility.whenCanPreempt",
-    "preference": "flavorFungibility.preference",
-}  # fmt: skip
-BOOST = "kueue.x-k8s.io/priority-boost"
+RULES = {"strategy": "queueingStrategy", "within_cluster_queue": "preemption.withinClusterQueue",
+         "reclaim_within_cohort": "preemption.reclaimWithinCohort",
+         "borrow_within_cohort": "preemption.borrowWithinCohort.policy",
+         "max_priority_threshold": "preemption.borrowWithinCohort.maxPriorityThreshold",
+         "when_can_borrow": "flavorFungibility.whenCanBorrow", "when_can_preempt": "flavorFungibility.whenCanPreempt",
+         "preference": "flavorFungibility.preference"}  # fmt: skip
+BOOST, LIMIT = "kueue.x-k8s.io/priority-boost", "maximumExecutionTimeSeconds"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 TOPOLOGIES = ("required", "preferred", "unconstrained")
 HOST = "kubernetes.io/hostname"
@@ -73,9 +71,9 @@ class KueueObjects:
 
     def domain_of(self, node: str, level: str) -> str:
         """Return a node's labels on the levels of a topology down to this one, or ""."""
-        path = next((one[: one.index(level) + 1] for one in self.levels.values() if level in one), [])
-        labels = self.labels[node]
-        return "/".join(str(labels[key]) for key in path if labels.get(key)) if labels.get(level) else ""
+        levels, labels = next((one for one in self.levels.values() if level in one), [level]), self.labels[node]
+        path = [str(labels[key]) for key in levels[: levels.index(level) + 1] if labels.get(key)]
+        return "/".join(path) if labels.get(level) else ""
 
     def each(self, kind: str, make: Callable[[str, int, dict[str, Any]], Any]) -> dict[str, Any]:
         """Return, by name, `make(name, line, object)` of each object of a kind."""
@@ -157,9 +155,9 @@ class KueueObjects:
         says = {row["type"]: row for row in status.get("conditions") or ()}
         queue = (status.get("admission") or {}).get("clusterQueue") or self._queue_of.get(
             f"{meta.get('namespace')}/{spec.get('queueName')}", "")  # fmt: skip
-        gone = {row["name"]: whole(row["count"], "status.reclaimablePods.count")
+        gone = {row["name"]: whole_number(row["count"], "status.reclaimablePods.count")
                 for row in status.get("reclaimablePods") or ()}  # fmt: skip
-        counts = [max(0, whole(pods.get("count", 1), "spec.podSets.count") - gone.get(pods.get("name"), 0))
+        counts = [max(0, whole_number(pods.get("count", 1), "spec.podSets.count") - gone.get(pods.get("name"), 0))
                   for pods in spec["podSets"]]  # fmt: skip
         needs, kind = _needs(spec["podSets"], counts)
         came = self.log.date(line, "creationTimestamp", str(meta["creationTimestamp"]))
@@ -178,13 +176,13 @@ class KueueObjects:
             self.notes[f"Workloads are left out: {self.reason}"] = None
             return None
         alone = len(counts) == 1 and (spec["podSets"][0].get("topologyRequest") or {}).get("required") == HOST
-        limit, boost = spec.get("maximumExecutionTimeSeconds"), (meta.get("annotations") or {}).get(BOOST) or 0
+        limit, boost = spec.get(LIMIT), (meta.get("annotations") or {}).get(BOOST) or 0
+        priority = whole_number(spec.get("priority") or 0, "spec.priority", -MAX_INT, MAX_INT)
         return SnapshotJob(
             name, line, str(meta.get("namespace", "")), partition="", submit=came, class_=queue,
             start=math.nan if start is None else start, cpus=needs["cores"], gpus=needs["gpus"], gpu_type=kind,
-            limit=math.inf if limit is None else float(whole(limit, "spec.maximumExecutionTimeSeconds", 1, MAX_INT)),
-            priority=float(whole(spec.get("priority") or 0, "spec.priority", -MAX_INT, MAX_INT)
-                           + whole(boost, f"metadata.annotations.{BOOST}", -MAX_INT, MAX_INT)),
+            limit=math.inf if limit is None else float(whole_number(limit, f"spec.{LIMIT}", 1, MAX_INT)),
+            priority=float(priority + whole_number(boost, f"metadata.annotations.{BOOST}", -MAX_INT, MAX_INT)),
             reason=str(says.get("QuotaReserved", {}).get("message") or "not looked at yet (the scheduler)"),
             more=more, count=1.0 if alone else self._nodes(counts, needs), file=str(self.log.path),
         ), end  # fmt: skip
@@ -196,7 +194,7 @@ class KueueObjects:
         return float(count) if count == 1 or apart else 0.0
 
     def _more(self, spec: dict[str, Any], status: dict[str, Any], queue: str, ended: bool) -> dict[str, str]:
-        """Return flavors, topology, partition and closed gate; no partition: no node suits."""
+        """Return flavors, topology, gate and partition (missing: no node suits)."""
         pods, flavors = [one["template"]["spec"] for one in spec["podSets"]], self.flavors
         parts = () if ended else (status.get("admission") or {}).get("podSetAssignments") or ()
         groups = [[str(flavor["name"]) for flavor in group["flavors"]]
@@ -215,8 +213,8 @@ class KueueObjects:
         more = {"flavors": ",".join(assigned or names or ["(none)"]) if listed else "", "preemption": closed * "gated",
                 "topology": f"{topology} {level}" if level in self.domains else topology}
         # Flavors are chosen by their own labels, but the nodes of the pods have all that the pods select.
-        known, inside = [flavors[name].get("nodeLabels") or {} for name in assigned or names], [*self.labels]
-        if any(key not in own for own in known for one in pods for key in _selected(one)):
+        own_labels, inside = [flavors[name].get("nodeLabels") or {} for name in assigned or names], [*self.labels]
+        if any(key not in own for own in own_labels for one in pods for key in _selected(one)):
             inside = [name for name in inside if all(selects(one, self.labels[name]) for one in pods)]
         if inside:
             more["partition"] = "" if len(inside) == len(self.labels) else self.places.setdefault(
@@ -225,11 +223,12 @@ class KueueObjects:
 
     def _has(self, flavor: dict[str, Any], level: str) -> bool:
         """Return True if the topology of a flavor has a level, and nodes have it, too."""
-        there = self.levels.get(flavor.get("topologyName"), () if flavor.get("topologyName") is None else (level,))
+        named = flavor.get("topologyName") or ""
+        there = self.levels.get(named, [level] if named else [])  # of a topology that the file lacks, all
         return not level or (level in there and (level in (self.rack, HOST) or level in self.domains))
 
 
-def whole(given: Any, what: str, low: int = 0, high: int = MAX_COUNT) -> int:
+def whole_number(given: Any, what: str, low: int = 0, high: int = MAX_COUNT) -> int:
     """Return a whole number in a field; ValueError that says what it must be."""
     if not re.fullmatch(r"-?\d{1,12}", str(given)) or not low <= int(given) <= high:
         raise KeyProblem(what, f"{what} must be a whole number from {low:,} to {high:,}; got {given}")
@@ -273,7 +272,7 @@ def suits(pods: dict[str, Any], flavor: dict[str, Any]) -> bool:
 
 
 def selects(pods: dict[str, Any], labels: Mapping[str, str], keys: Collection[str] | None = None) -> bool:
-    """Return True if node selector and affinity of pods match labels; keys: those that count."""
+    """Return True if selector and affinity of pods match labels (of these keys)."""
     terms = [[one for one in term if keys is None or one["key"] in keys] for term in _terms(pods)]
     return all(labels.get(key) == value for key, value in (pods.get("nodeSelector") or {}).items()
                if keys is None or key in keys) and (
@@ -292,7 +291,7 @@ def _selected(pods: dict[str, Any]) -> set[str]:
 def _matches(expression: dict[str, Any], value: str | None) -> bool:
     values, operator = expression.get("values") or [], expression["operator"]
     if operator in ("Gt", "Lt"):
-        bound = whole(values[0] if len(values) == 1 else values, f"the value of {operator}", -MAX_INT, MAX_INT)
+        bound = whole_number(values[0] if len(values) == 1 else values, f"the value of {operator}", -MAX_INT, MAX_INT)
         number = int(value) if value is not None and re.fullmatch(r"-?\d{1,18}", value) else bound
         return number > bound if operator == "Gt" else number < bound
     there = value is not None

@@ -117,10 +117,8 @@ def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
         snapshot.remarks.append("no column TRES_PER_NODE (%b), so no job uses GPUs")
     lines: dict[str, int] = {}
     for line, cells in table:
-        _job(
-            log, snapshot, line, cell=dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes=nodes,
-            partitions=partitions, lines=lines
-        )
+        _job(log, snapshot, line, cell=dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes=nodes,
+             partitions=partitions, lines=lines)  # fmt: skip
     log.require(snapshot.jobs, "has no running or waiting jobs")
     return snapshot
 
@@ -157,14 +155,12 @@ def _job(
             continue
         lines[name] = line
         start, expected = (begun, math.nan) if runs else (math.nan, begun)
-        found.jobs.append(SnapshotJob(
-            name, line, cell["USER"], partition=inside, submit=submit, start=start,
-            limit=math.inf if math.isnan(limit) else limit, cpus=cpus,
-            gpus=all_gpus, gpu_type=kind, nodes=tuple(places), account=cell["ACCOUNT"], qos=cell["QOS"],
-            priority=_or_nan(rank), expected=expected,
-            reason="" if runs else cell["REASON"] or cell["NODELIST(REASON)"].strip("()"),
-            count=max(count, float(len(places))), file=str(found.path),
-        ))  # fmt: skip
+        found.jobs.append(SnapshotJob(name, line, cell["USER"], partition=inside, submit=submit, start=start,
+                                      limit=math.inf if math.isnan(limit) else limit, cpus=cpus, gpus=all_gpus,
+                                      gpu_type=kind, nodes=tuple(places), account=cell["ACCOUNT"], qos=cell["QOS"],
+                                      priority=_or_nan(rank), expected=expected,
+                                      reason="" if runs else cell["REASON"] or cell["NODELIST(REASON)"].strip("()"),
+                                      count=max(count, float(len(places))), file=str(found.path)))  # fmt: skip
 
 
 def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool | None:
