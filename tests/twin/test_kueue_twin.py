@@ -108,6 +108,7 @@ def test_a_manifest_is_forecast_as_if_it_were_submitted_now(tmp_path):
     now = kueue_objects.instant(205)
     there = [*kueue_objects.objects(), CLASS, kueue_objects.workload("new", "a", 3, came=205, priority=7)]
     other = KueueCluster(*kueue_objects.write(tmp_path, there), now, fair_sharing=False)
+    assert other.jobs[-1].more.pop("file") == str(tmp_path / "k.json")
     k, n = kueue_objects.write(tmp_path, there[:-1])
     template = {"metadata": {"labels": LABELS}, **ONE_POD}
     for given in (
@@ -118,6 +119,7 @@ def test_a_manifest_is_forecast_as_if_it_were_submitted_now(tmp_path):
         manifest.write_text("# mine\n" + safe_dump_all([{"kind": "Service", "metadata": {"name": "s"}}, given]))
         ahead = KueueCluster(k, n, now, fair_sharing=False, manifests=[manifest])
         (job,) = ahead.unsubmitted
+        assert (job.more.pop("file"), job.line > 1) == (str(manifest), True)
         assert job.count == (1 if "Pod" in given["kind"] else 0)  # one pod of 3 GPUs, or three pods
         assert replace(job, line=0, reason="", count=0) == replace(other.jobs[-1], line=0, reason=""), given["kind"]
     assert ahead.causes()["a/new"] == "not submitted"

@@ -308,9 +308,10 @@ def test_running_jobs_without_room_are_named():
 
 def test_a_job_that_cannot_be_simulated_is_told_with_its_own_line():
     past = history(np.arange(100) * 600.0, 500.0, limit=1000.0)
-    given = replace(job("w"), file="squeue.txt", line=7, gpus=1e30)
+    cluster = SnapshotCluster([{"name": "n", "cpus": 1}], source="squeue.txt")
+    given = replace(job("w"), line=7, gpus=1e30)
     with pytest.raises(ScenarioError) as caught:
-        one_core(past, [job("r", 99_900.0, nodes=("n",)), given], 100_000.0)
+        Twin([job("r", 99_900.0, nodes=("n",)), given], 100_000.0, past, cluster, 3600.0, "fcfs")
     assert str(caught.value).startswith("squeue.txt:7: job w: column gpus: "), caught.value
     past.gpus[3] = 1e30
     with pytest.raises(ScenarioError) as caught:

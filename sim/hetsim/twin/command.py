@@ -134,7 +134,8 @@ def twin(
     base, remarks = _ruled(policy, site_rules, snapshot.jobs, source)
     kept, other, altered = _changed(listed, changes, base[0])
     changed, texts = (base, []) if other == base[0] else _ruled(other, site_rules, snapshot.jobs, "policy=")
-    facts = _Known(snapshot.jobs, instant, log, more=more, hours=hours, overrides=overrides, seed=seed)
+    facts = _Known(snapshot.jobs, instant, log, more=more, hours=hours, overrides=overrides, seed=seed,
+                   source=str(squeue))  # fmt: skip
     widened, before = facts.widened(listed, base, look_back, quiet=quiet, shadow=past.pasts(hours * 3600, under))
     made = [facts.forecast(listed, base, samples)]
     if changes:
@@ -220,12 +221,13 @@ class _Known:
     hours: float
     overrides: tuple[str, ...]
     seed: int
+    source: str = ""
 
     def forecast(self, listed: list[dict[str, Any]], policy: Ruled, samples: int, altered: Sequence[str] = ()) -> Any:
         from hetsim.twin.forecast import SnapshotCluster, Twin
 
         overrides = (*self.overrides, *altered)
-        cluster, horizon = SnapshotCluster(listed, self.more), self.hours * 3600
+        cluster, horizon = SnapshotCluster(listed, self.more, self.source), self.hours * 3600
         try:
             model = Twin(self.jobs, self.now, self.log, cluster=cluster, horizon=horizon, policy=_policy(policy[0]),
                          overrides=overrides, rules=policy[1])  # fmt: skip

@@ -47,6 +47,7 @@ class SnapshotCluster:
 
     nodes: list[dict[str, Any]]
     more: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""  # file of the jobs, unless they name it
 
 
 @dataclass
@@ -120,6 +121,7 @@ class Twin:
     ):
         self.now, self.horizon, self.rules = now, horizon, Rules() if rules is None else rules
         self.refused: dict[str, str] = {}  # waiting jobs that the policy rejects, and why
+        self._source = cluster.source
         self._late: list[str] = []  # running jobs that do not start at once
         self.history = history.take(np.flatnonzero(history.submit < now))
         self.run_times = RunTimes(self.history.take(np.flatnonzero(self.history.end <= now)))
@@ -179,8 +181,8 @@ class Twin:
         text = problem.message.removeprefix(f"row {row + 1}, ")
         if row >= len(jobs):
             return replace(problem, file=self.history.source, line=None, message=f"an ended job: {text}")
-        own = jobs[row]
-        return replace(problem, file=own.file, line=own.line or None, message=f"job {own.id}: {text}")
+        file, line = jobs[row].more.get("file", self._source), jobs[row].line or None
+        return replace(problem, file=file, line=line, message=f"job {jobs[row].id}: {text}")
 
     def _with_rules(self, policy: Any) -> Any:
         """Return the policy with the site's rules; set the jobs' own priorities (`_own`)."""

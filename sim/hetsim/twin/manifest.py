@@ -33,7 +33,7 @@ def unsubmitted(path: Path, objects: KueueObjects, now: float) -> list[SnapshotJ
                 key, text = getattr(error, "key", "kind"), f"cannot be read as a {kind}: {unreadable(error)}"
                 raise ScenarioError(described.problem((*where, *key.split(".")), text)) from None
             new, at = jobs[-1], described.problem((*where, "kind"), "")
-            new.file, new.line = str(path), at.line or 0
+            new.more["file"], new.line = str(path), at.line or 0
             if new.id in objects.submitted:
                 text = f"{new.id} is also in {objects.submitted[new.id]}; keep one of them, or rename it"
                 raise ScenarioError(replace(at, message=text))

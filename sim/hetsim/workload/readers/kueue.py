@@ -184,7 +184,7 @@ class KueueObjects:
             limit=math.inf if limit is None else float(whole_number(limit, f"spec.{LIMIT}", 1, MAX_INT)),
             priority=float(priority + whole_number(boost, f"metadata.annotations.{BOOST}", -MAX_INT, MAX_INT)),
             reason=str(says.get("QuotaReserved", {}).get("message") or "not looked at yet (the scheduler)"),
-            more=more, count=1.0 if alone else self._nodes(counts, needs), file=str(self.log.path),
+            more=more, count=1.0 if alone else self._nodes(counts, needs),
         ), end  # fmt: skip
 
     def _nodes(self, counts: list[int], needs: dict[str, float]) -> float:
@@ -211,7 +211,7 @@ class KueueObjects:
         assigned = {name: None for name in assigned if name in flavors}
         listed = assigned or len(names) < sum(map(len, groups))
         more = {"flavors": ",".join(assigned or names or ["(none)"]) if listed else "", "preemption": closed * "gated",
-                "topology": f"{topology} {level}" if level in self.domains else topology}
+                "topology": f"{topology} {level}" if level in self.domains else topology, "file": str(self.log.path)}
         # Flavors are chosen by their own labels, but the nodes of the pods have all that the pods select.
         own_labels, inside = [flavors[name].get("nodeLabels") or {} for name in assigned or names], [*self.labels]
         if any(key not in own for own in own_labels for one in pods for key in _selected(one)):

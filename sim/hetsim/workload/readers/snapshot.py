@@ -69,8 +69,7 @@ class SnapshotJob:
     class_: str = ""
     reason: str = ""  # why the job waits, from REASON
     count: float = 0.0  # number of nodes, with equal parts of the job's devices; 0: any
-    more: dict[str, str] = field(default_factory=dict)  # further columns of its task (`FURTHER`), and its partition
-    file: str = field(default="", compare=False)
+    more: dict[str, str] = field(default_factory=dict)  # columns of its task (`FURTHER`), its partition and its file
 
     @property
     def group(self) -> str:
@@ -160,7 +159,7 @@ def _job(
                                       gpu_type=kind, nodes=tuple(places), account=cell["ACCOUNT"], qos=cell["QOS"],
                                       priority=_or_nan(rank), expected=expected,
                                       reason="" if runs else cell["REASON"] or cell["NODELIST(REASON)"].strip("()"),
-                                      count=max(count, float(len(places))), file=str(found.path)))  # fmt: skip
+                                      count=max(count, float(len(places)))))  # fmt: skip
 
 
 def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool | None:
