@@ -122,8 +122,7 @@ class Kueue(Scheduler):
     ):
         self.of, self.ending, self.requeue, self.one_head = of, ending, requeue, one_head
         self.given, self.flavors, self.preempt_mode = queues or {}, flavors or {}, preempt_mode
-        self.levels = levels or {}
-        self.admission = Admission(fair_sharing, strategies, recompute)
+        self.admission, self.levels = Admission(fair_sharing, strategies, recompute), levels or {}
         self._cohorts: dict[str, Cohort] = {}
         self._queues: dict[str, Queue] = {}
         self._trees: dict[Cohort, dict[Queue, None]] = {}

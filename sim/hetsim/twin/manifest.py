@@ -11,7 +11,7 @@ from typing import Any
 from hetsim.errors import Problem, ScenarioError, suggestion
 from hetsim.model.files import open_input
 from hetsim.scenario.file import document
-from hetsim.workload.readers.kueue import TOPOLOGIES, KueueObjects, unreadable, whole_number
+from hetsim.workload.readers.kueue import MAX_INT, TOPOLOGIES, KueueObjects, unreadable, whole_number
 from hetsim.workload.readers.snapshot import SnapshotJob
 
 LABEL = "kueue.x-k8s.io/"
@@ -30,7 +30,7 @@ def unsubmitted(path: Path, objects: KueueObjects, now: float) -> list[SnapshotJ
             try:
                 jobs.append(_job(one, kind, objects, now))
             except (AttributeError, TypeError, KeyError, ValueError) as error:
-                key, text = getattr(error, "key", "kind"), f"cannot be read as a {kind}: {unreadable(error)}"
+                text, key = f"cannot be read as a {kind}: {unreadable(error)}", getattr(error, "key", "kind")
                 raise ScenarioError(described.problem((*where, *key.split(".")), text)) from None
             new, at = jobs[-1], described.problem((*where, "kind"), "")
             new.more["file"], new.line = str(path), at.line or 0
@@ -84,12 +84,15 @@ def _workload(one: dict[str, Any], kind: str, labels: dict[str, str]) -> dict[st
     labels = {**((template.get("metadata") or {}).get("labels") or {}), **labels}
     counts = [whole_number(spec.get(key, 1), f"spec.{key}") for key in ("parallelism", "completions")
               if kind == "Job" and (key == "parallelism" or spec.get(key) is not None)]  # fmt: skip
+    seconds, deadline = labels.get(f"{LABEL}max-exec-time-seconds"), spec.get("activeDeadlineSeconds")
+    if seconds is None and deadline is not None:
+        seconds = whole_number(deadline, "spec.activeDeadlineSeconds", 1, MAX_INT)
     notes = (template.get("metadata") or {}).get("annotations") or {}
     wanted = {key: level for key in TOPOLOGIES if (level := notes.get(f"{LABEL}podset-{key}-topology")) != "false"}
     return {
         "queueName": labels.get(f"{LABEL}queue-name"),
         "priorityClassName": labels.get(f"{LABEL}priority-class") or template["spec"].get("priorityClassName"),
-        "maximumExecutionTimeSeconds": labels.get(f"{LABEL}max-exec-time-seconds") or spec.get("activeDeadlineSeconds"),
+        "maximumExecutionTimeSeconds": seconds,
         "podSets": [{"count": min(counts, default=1), "template": template, "topologyRequest": wanted}],
     }
 

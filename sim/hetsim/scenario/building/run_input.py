@@ -41,10 +41,8 @@ DEFAULT_EVICTION = PolicySpec("eviction", "lru")
 DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
 DEFAULT_BATCHING = {False: PolicySpec("batching", "serial_greedy"), True: PolicySpec("batching", "continuous")}
 # messages about a batching policy for services of the other kind; True: language models
-UNFIT = {
-    False: "needs a language model (service: {kind: llm}); services here form batches",
-    True: "forms whole batches, which language models cannot use; use continuous",
-}
+UNFIT = {False: "needs a language model (service: {kind: llm}); services here form batches",
+         True: "forms whole batches, which language models cannot use; use continuous"}  # fmt: skip
 # signals of policies that only replicas of language models have
 OF_TOKENS = {"kv": "KV blocks", "prefix": "cached prefixes", "forecast": "forecasts"}
 
@@ -218,9 +216,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         if getattr(policies, part) is not None and not any(getattr(one, "kept", True) for one in answered):
             text = f"{part} needs a service with replicas, but no workload entry has one"
             problems.append(scenario.document.problem(("policy", part), text))
-    formed, iteration = (
-        service_policies(served, scenario, context, problems=problems, language=one) for one in (False, True)
-    )
+    formed, iteration = (service_policies(served, scenario, context, problems=problems, language=one)
+                         for one in (False, True))  # fmt: skip
     batching, there = [one[0] for one in formed], any(stream.replica_modes for stream in served)
     eviction = make_policy(policies.eviction or DEFAULT_EVICTION, scenario, problems) if there else None
     problems += place_problems(served, model.workload, context)
@@ -239,9 +236,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     if calls is not None:
         rejecting = [] if admission is None else [admission]
         killing = model.site.at_limit == "kill"
-        check_retries(
-            calls, tasks, streams, policies=[scheduler, *rejecting], batching=batching, killing=killing, context=context
-        )
+        check_retries(calls, tasks, streams, policies=[scheduler, *rejecting], batching=batching, killing=killing,
+                      context=context)  # fmt: skip
     context.warnings += check_chances(tasks, faults, cluster, horizon) if faults else []
     hopeless, many = hopeless_deadlines(tasks)
     (context.warnings if many else context.notes).extend(hopeless)
@@ -400,10 +396,8 @@ def offered_load(tasks: Tasks, cluster: Cluster) -> float:
         for position, mode in enumerate(shape.modes):
             mine = times[fastest == position, position]
             work["cores" if mode.on_cpu else "accelerators"] += float(mine[np.isfinite(mine)].sum()) * mode.width
-    total = {
-        "cores": float(sum(node.cpus for node in cluster.nodes)),
-        "accelerators": float(sum(len(node.accelerators) for node in cluster.nodes)),
-    }
+    total = {"cores": float(sum(node.cpus for node in cluster.nodes)),
+             "accelerators": float(sum(len(node.accelerators) for node in cluster.nodes))}  # fmt: skip
     seconds = max(work[kind] / total[kind] for kind in work if total[kind]) if any(total.values()) else 0.0
     span = float(np.ptp(tasks.arrival)) if len(tasks) else 0.0
     return seconds / span if span > 0 else float("inf")

@@ -66,6 +66,7 @@ class KueueObjects:
             if domain := self.domain_of(name, level):
                 self.domains.setdefault(level, {}).setdefault(domain, []).append(name)
         self.places: dict[tuple[str, ...], str] = {}  # sets of nodes that pods select, and partitions for them
+        self._inside: dict[str, tuple[str, ...]] = {}  # nodes by selector
         self.submitted: dict[str, str] = {}  # places of the workloads of manifests
         self._absent: dict[str, dict[str, Any]] = {}  # flavors that quotas name and the file lacks
 
@@ -213,13 +214,16 @@ class KueueObjects:
         more = {"flavors": ",".join(assigned or names or ["(none)"]) if listed else "", "preemption": closed * "gated",
                 "topology": f"{topology} {level}" if level in self.domains else topology, "file": str(self.log.path)}
         # Flavors are chosen by their own labels, but the nodes of the pods have all that the pods select.
-        own_labels, inside = [flavors[name].get("nodeLabels") or {} for name in assigned or names], [*self.labels]
+        own_labels, place = [flavors[name].get("nodeLabels") or {} for name in assigned or names], ""
         if any(key not in own for own in own_labels for one in pods for key in _selected(one)):
-            inside = [name for name in inside if all(selects(one, self.labels[name]) for one in pods)]
-        if inside:
-            more["partition"] = "" if len(inside) == len(self.labels) else self.places.setdefault(
-                tuple(inside), f"selector {len(self.places)}")  # fmt: skip
-        return more
+            selector = repr([(one.get("nodeSelector"), _terms(one)) for one in pods])
+            if selector not in self._inside:
+                self._inside[selector] = tuple(
+                    name for name, labels in self.labels.items() if all(selects(one, labels) for one in pods))
+            if not (inside := self._inside[selector]):
+                return more
+            place = self.places.setdefault(inside, f"selector {len(self.places)}") * (len(inside) < len(self.labels))
+        return more | {"partition": place}
 
     def _has(self, flavor: dict[str, Any], level: str) -> bool:
         """Return True if the topology of a flavor has a level, and nodes have it, too."""
@@ -291,7 +295,8 @@ def _selected(pods: dict[str, Any]) -> set[str]:
 def _matches(expression: dict[str, Any], value: str | None) -> bool:
     values, operator = expression.get("values") or [], expression["operator"]
     if operator in ("Gt", "Lt"):
-        bound = whole_number(values[0] if len(values) == 1 else values, f"the value of {operator}", -MAX_INT, MAX_INT)
+        given, what = values[0] if len(values) == 1 else values, f"spec.template: the value of {operator}"
+        bound = whole_number(given, what, -MAX_INT, MAX_INT)
         number = int(value) if value is not None and re.fullmatch(r"-?\d{1,18}", value) else bound
         return number > bound if operator == "Gt" else number < bound
     there = value is not None
