@@ -84,8 +84,8 @@ def _workload(one: dict[str, Any], kind: str, labels: dict[str, str]) -> dict[st
     labels = {**((template.get("metadata") or {}).get("labels") or {}), **labels}
     counts = [whole_number(spec.get(key, 1), f"spec.{key}") for key in ("parallelism", "completions")
               if kind == "Job" and (key == "parallelism" or spec.get(key) is not None)]  # fmt: skip
-    seconds, deadline = labels.get(f"{LABEL}max-exec-time-seconds"), spec.get("activeDeadlineSeconds")
-    if seconds is None and deadline is not None:
+    seconds: Any = labels.get(f"{LABEL}max-exec-time-seconds")
+    if seconds is None and (deadline := spec.get("activeDeadlineSeconds")) is not None:
         seconds = whole_number(deadline, "spec.activeDeadlineSeconds", 1, MAX_INT)
     notes = (template.get("metadata") or {}).get("annotations") or {}
     wanted = {key: level for key in TOPOLOGIES if (level := notes.get(f"{LABEL}podset-{key}-topology")) != "false"}
