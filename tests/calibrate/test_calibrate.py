@@ -299,6 +299,9 @@ def test_a_profile_of_batches_is_not_one_of_a_language_model(here):
     (here / "f.yaml").write_text("service: {compute: 3 ms}")
     with pytest.raises(ScenarioError, match="f.yaml describes batches, not a language model; leave out kind: llm"):
         Scenario.load(scenario({"kind": "llm", "profile": "f.yaml"}))
+    (here / "f.yaml").write_text("service: {step: {fixed: 3 ms}}")
+    with pytest.raises(ScenarioError, match="f.yaml:1:1: service: has no kind; a language model needs kind: llm here"):
+        Scenario.load(scenario({"kind": "llm", "profile": "f.yaml"}))
 
 
 # Verifying ------------------------------------------------------------------------------------------------------

@@ -101,6 +101,22 @@ def test_a_log_of_several_models_is_refused_until_one_is_chosen(tmp_path):
     assert len(request_log.read(path, None, {"model_name": "b"})) == 30
 
 
+def test_logs_of_different_models_are_not_fitted_together(tmp_path, server):
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for path in paths:
+        rows = [f"{second},20,3,0.1,0.2,{path.stem}" for second in range(30)]
+        path.write_text("\n".join(["arrival,prompt_tokens,output_tokens,ttft_s,latency_s,model", *rows]))
+    summaries = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path in summaries:
+        figures = {"completed": 30, "total_input_tokens": 600, "total_output_tokens": 90, "request_throughput": 1.0}
+        path.write_text(json.dumps(figures | {"mean_ttft_ms": 100, "model_id": path.stem}))
+    for one, other in (paths, summaries):
+        done = invoke("--from", one, "--from", other, "--server", server, "--out", tmp_path)
+        text = f"{one} has requests to a, and {other} to b; logs that are fitted together are of one server"
+        assert (done.exit_code, text in " ".join(done.output.split())) == (2, True), done.output
+    assert not [*tmp_path.glob("*.service.yaml")]
+
+
 def test_files_that_a_profile_names_lie_beside_it(tmp_path):
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles" / "steps.csv").write_text("batch,time_ms\n1,20\n8,30\n")

@@ -274,6 +274,12 @@ hs.register("wrong", Wrong, kind="batching")
         (Take(1, 0), "as a batch of 0"),
         (None, ".next_batch must answer Take, Discard or Delay; got"),
         (Delay(until=-1.0), "a time after now"),
+        (Take(1.5), r"Wrong.next_batch answered Take\(which=1.5, size=None\): `which` must be a number of requests"),
+        (Take("all"), "`which` must be a number of requests or a list of them"),
+        (Discard([3]), "`which` must be a number of requests or a list of them"),
+        (Take(1, "x"), "`size` a whole number or None"),
+        (Delay("x"), r"Wrong.next_batch answered Delay\('x', None\): `until` must be a time"),
+        (Delay(count=1.5), "`count` a whole number or None"),
         (Delay(), "starts nothing"),
     ],
 )
@@ -283,6 +289,36 @@ def test_a_wrong_answer_stops_the_run_with_policy_and_time(answer, said):
     described["workload"][0]["count"] = 50
     with pytest.raises(PolicyError, match=said):
         hs.run(described)
+
+
+class Limited(Padded):
+    max_batch = np.int64(2)
+
+
+hs.register("limited", Limited, kind="batching")
+
+
+def test_counts_of_numpy_are_counts():
+    """In `max_batch`, `Take`, `Discard` and `Delay`; a largest batch below 1 is refused by name."""
+    class Counts(Batching):
+        def __init__(self, kind):
+            self.kind = kind
+
+        def next_batch(self, queue, placement, view):
+            if len(queue) < 3 and not queue.over:
+                return Delay(np.float32(np.inf) if self.kind is not int else np.inf, self.kind(3))
+            return Discard(self.kind(1)) if len(queue) > 9 else Take(self.kind(1), self.kind(2))
+
+    made = []
+    for kind in (int, np.int64):
+        built = load(scenario(rate="900/s", horizon="100 ms")).build(1)
+        built.batching = [Counts(kind)]
+        made.append(Result(Simulation(built, check=True).run()))
+    same(*made)
+    hs.run(scenario(horizon="10 ms", policy={"batching": "limited"}))
+    Limited.max_batch = 0
+    with pytest.raises(ScenarioError, match="limited: max_batch must be a whole number of at least 1, or None; got 0"):
+        hs.run(scenario(policy={"batching": "limited"}))
 
 
 def test_models_are_loaded_once_and_evicted_when_another_needs_the_room():

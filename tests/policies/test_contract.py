@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import ast
 import copy
 import gc
@@ -26,7 +27,9 @@ from hetsim.model.device_type import DeviceType, Power
 from hetsim.model.plan import Placement
 from hetsim.model.record import EXPIRED, FAILED
 from hetsim.model.task import Task
+from hetsim.model.tasks import Item
 from hetsim.policy import (
+    Accept,
     Admission,
     Annotate,
     Backfilling,
@@ -170,7 +173,74 @@ def test_a_reason_is_a_text():
 
 
 def test_waiting_for_nonsense_is_refused_where_it_is_said():
-    assert "is not a time" in error_of(lambda view: [Wait(until="tomorrow")])
+    assert "a time after now; got t = tomorrow s" in error_of(lambda view: [Wait(until="tomorrow")])
+
+
+@pytest.mark.parametrize(("answer", "said"), [
+    (Accept("x"), "redirects task 0 to modes 'x' in admission, which the task does not have; it has the modes (0, 1)"),
+    (Accept((0.5,)), "to modes (0.5,) in admission, which the task does not have"),
+    (Accept(0), "to modes 0 in admission, which the task does not have"),
+    (Defer("x"), "must defer task 0 to a later, finite time; got t = x s"),
+    (Defer(None), "must defer task 0 to a later, finite time; got t = None s"),
+])  # fmt: skip
+def test_nonsense_of_an_admission_policy_is_said(answer, said):
+    class Says(Admission):
+        def admit(self, task, view):
+            return answer
+
+    with pytest.raises(PolicyError, match=re.escape(said)):
+        simulate(ONE, [Job([MODE, gpu_mode(GPU)], [1.0, 1.0])], admission=Says())
+
+
+def test_numbers_of_numpy_are_numbers():
+    """Of an admission policy and in decisions: they give what Python's give, and a list of modes is a tuple."""
+    def run(whole, real, positions):
+        class Says(Admission):
+            def admit(self, task, view):
+                return Accept(positions) if view.now or task.index else Defer(real(0.5))
+
+        def script(view):
+            return [Fetch(whole(0), view.cluster.by_name["n0/g0"]), Set(view.cluster.by_name["n0/g0"], real(0.5)),
+                    Wait(real(1.5))] if view.now < 1 else []  # fmt: skip
+
+        class Skips(Doing):
+            def __init__(self):
+                ListScheduler.__init__(self, discipline="skip")
+                self.extra = script
+
+        jobs = [Job([MODE, gpu_mode(GPU)], [2.0, 1.0], reads=(0,)), Job([MODE, gpu_mode(GPU)], [1.0, 2.0])]
+        return simulate(ONE, jobs, Skips(), items=[Item("a", 10)], admission=Says()).finish.tolist()
+
+    plain = run(int, float, (0,))
+    assert run(np.int64, np.float32, [np.int64(0)]) == run(np.float64, np.float64, np.array([0])) == plain
+    assert "item a to n0/g0, but the item does not exist" in error_of(
+        lambda view: [Fetch("a", view.cluster.by_name["n0/g0"])])  # fmt: skip
+
+
+def test_a_policy_that_is_abstract_is_refused():
+    """Where a run is built; Python refuses it earlier, but a compiled base makes an object of it."""
+    class Abstract(ListScheduler, abc.ABC):
+        @abc.abstractmethod
+        def missing(self):
+            """Which a subclass defines."""
+
+    with pytest.raises(PolicyError, match='policy "Abstract" cannot be created: TypeError: .*missing'):
+        hs.run("first-steps", policy=Abstract)
+
+
+def test_an_unknown_discipline_and_a_negative_depth_are_refused():
+    """Where the policy is made, or in its first round if a subclass sets it later."""
+    with pytest.raises(ValueError, match="discipline must be one of block, skip, keep, keep_backfill; got 'fifo'"):
+        ListScheduler(discipline="fifo")
+    policy = ListScheduler()
+    policy.discipline = "fifo"
+    with pytest.raises(PolicyError, match="policy .* discipline must be one of block, skip"):
+        simulate(ONE, [Job([MODE], [1.0])], policy)
+    for depth in (-1, np.int64(-2), 2.5, "x"):
+        with pytest.raises(ValueError, match="depth must be a whole number of at least 0, or None for all tasks; got"):
+            Backfilling(None, depth)
+    for depth in (3, np.int64(3), np.float32(3)):
+        assert Backfilling(None, depth).window.size == 4
 
 
 def test_holding_needs_a_waiting_task_and_a_cause_and_is_noted_once():

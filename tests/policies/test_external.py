@@ -144,13 +144,16 @@ def answered(*events: dict, now: object = 0) -> str:
         (answered({"type": "EXECUTE_JOB", "data": {"job_id": "w0!0", "if_fits": True, "mode": "x"}}),
          "w0!0 has no mode 'x'; it has 2xcpu"),
         (answered({"type": "KILL_JOB", "data": {"job_ids": [[], {}]}}), "the job [], which is not running"),
-        (answered({"type": "KILL_JOB", "data": {"job_ids": 5}}), "answered KILL_JOB with wrong data (TypeError: 'int'"),
+        (answered({"type": "KILL_JOB", "data": {"job_ids": 5}}), "the job_ids 5, which must be a list"),
+        (answered({"type": "KILL_JOB", "data": {"job_ids": "w0!0"}}),
+         "names in KILL_JOB the job_ids 'w0!0', which must be a list such as [\"w0!0\"] (t = 0 s)"),
+        (answered({"timestamp": -1}), "(ValueError: timestamp is -1.0; it must be at least 0.0, that of the message)"),
         (answered({"type": "CALL_ME_LATER", "data": {"timestamp": 10**400}}), "(OverflowError: "),
         (answered({"type": "CALL_ME_LATER"}), "answered CALL_ME_LATER with wrong data (KeyError: 'timestamp')"),
         (answered({"type": "SET_RESOURCE_STATE", "data": {"resources": "0", "state": 1e308}}), "got 1e+308 (t = 0 s)"),
         (answered({"type": "SET_RESOURCE_STATE", "data": {"resources": "0", "state": []}}), "got [] (t = 0 s)"),
         (answered({"timestamp": 10**400}), "(OverflowError: "),
-        (answered({"timestamp": float("nan")}), "(ValueError: timestamp is nan)"),
+        (answered({"timestamp": float("nan")}), "(ValueError: timestamp is nan; it must be"),
         (answered(now=float("nan")), "(ValueError: now is nan)"),
         ("[" * 200_000, "(RecursionError: "),
         (answered({"type": "\x1b[31m" + "x" * 10_000}), "answered \\x1b[31mxxx"),
@@ -180,11 +183,12 @@ def test_answers_without_end_at_one_instant_are_an_error(monkeypatch) -> None:
     """A job that does not fit is asked for again at once, and again."""
     class Insists:
         def ask(self, message: str) -> bytes:
-            events = [event for event in json.loads(message)["events"] if "job_id" in event["data"]]
+            now, events = json.loads(message).values()
+            events = [event for event in events if "job_id" in event["data"]]
             wanted = [event["data"]["job_id"] for event in events
                       if "JOB_SUBMITTED" in event["type"] or "job_does_not_fit" in event["data"].values()]  # fmt: skip
             data = [{"job_id": job, "if_fits": True, "alloc": None} for job in wanted]
-            return answered(*({"type": "EXECUTE_JOB", "data": one} for one in data), now=1e9).encode()
+            return answered(*({"type": "EXECUTE_JOB", "data": one, "timestamp": now} for one in data), now=1e9).encode()
 
         def close(self) -> None:
             pass

@@ -271,15 +271,22 @@ def test_a_job_names_its_topology_in_the_table(tmp_path):
     """Two racks with one free node each at 2 s: `required` waits; an unknown word is refused."""
     nodes = [{"name": f"r{k}n", "count": 2, "cpus": 8, "rack": f"r{k}"} for k in range(2)]
     path = tmp_path / "t.csv"
-    policy = {"name": "kueue", "queues": {"q": {"quotas": {"all": {"cores": 99}}}}}
+    levels = {"hall": {"x": ["r0n0", "r1n1"], "y": ["r0n1", "r1n0"]},
+              "row": {"p": ["r0n0", "r1n0"], "q": ["r0n1", "r1n1"]},
+              "node": {"n": ["r0n0"]}}  # fmt: skip
+    policy = {"name": "kueue", "queues": {"q": {"quotas": {"all": {"cores": 99}}}}, "levels": levels}
     scenario = {"name": "k", "cluster": {"nodes": nodes}, "policy": policy,
                 "workload": {"trace": {"format": "tasks", "path": str(path)}}}  # fmt: skip
-    for word, start in (("required", 5), ("preferred", 2), ("", 2)):
+    for word, start in (
+        ("required", 5), ("preferred", 2), ("", 2), ("required hall", 2), ("required row", 5), ("preferred row", 2),
+    ):  # fmt: skip
         rows = ["0,0,q,8,1,1,", "1,0,q,8,1,5,", "2,0,q,8,1,9,", f"3,2,q,8,2,9,{word}"]
         path.write_text("\n".join(["id,arrival,class,cpus,nodes,cpu_time,topology", *rows]))
         assert hs.run(scenario).tasks["start"].iloc[-1] == start
-    path.write_text(path.read_text() + "rack")
-    with pytest.raises(ScenarioError, match='column `topology` .* required, preferred, unconstrained; got "rack"'):
+    path.write_text("\n".join(["id,arrival,class,cpus,nodes,cpu_time,topology", "3,2,q,8,2,9,required node"]))
+    assert "no node has as many devices as the job needs" in hs.run(scenario).tasks["reason"].iloc[0]
+    path.write_text(path.read_text() + " rack")
+    with pytest.raises(ScenarioError, match='column `topology` .* unconstrained, .*; got "required node rack"'):
         hs.run(scenario)
 
 

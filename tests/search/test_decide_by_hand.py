@@ -87,6 +87,21 @@ def test_the_front_leaves_out_what_is_not_known():
     assert [one.number for one in decision(given, 2, targets=[LATE]).front] == [2]
 
 
+def test_more_of_an_objective_may_be_better():
+    """The front, the open candidates and the words follow the direction of the metric that is optimized."""
+    given = [
+        candidate(0, MET, 5.0, 1.2), candidate(1, MET, math.nan, 1.0), candidate(2, MET, 9.0, 1.8),
+        candidate(3, OPEN, 9.5, 1.9), candidate(4, MET, 7.0, 1.8), candidate(5, OPEN, 8.0, 1.7),
+    ]  # fmt: skip
+    up = decision(given, 2, objective="throughput")
+    assert [one.number for one in up.front] == [3, 2, 5, 0]
+    assert "with the highest throughput (9" in up.sentences[0]
+    assert "Undecided whether a target is met: k=3, fcfs. " in up.sentences[-1]
+    down = decision(given, 2, objective="response_mean")
+    assert [one.number for one in down.front] == [0]
+    assert "Undecided whether a target is met: k=5, fcfs. " in down.sentences[-1]
+
+
 def test_the_table_and_the_rows_of_a_decision():
     trial = TargetsTrial(12, (TargetFinding(1.5, 0.1, MET), TargetFinding(1.5, 0.2, OPEN)), "odd")
     one = Candidate(3, {"k": 4}, "sjf", 2.5, trial)

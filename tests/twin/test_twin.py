@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -294,6 +295,28 @@ def test_running_jobs_of_unknown_nodes_are_placed_the_widest_first():
     nodes = [{"name": name, "cpus": 4, "gpus": {"type": "g", "count": 2}} for name in "ba"]
     told = Twin([*jobs, job("w", gpus=2.0, count=1.0)], now, past, SnapshotCluster(nodes), 3600.0, "fcfs").forecast(2)
     assert (told.occupied[:, 0] == 4).all() and np.allclose(told.starts, 400.0, atol=0.1)
+
+
+def test_running_jobs_without_room_are_named():
+    """Two jobs of 1,000 s run on one core, so squeue and the node list do not agree."""
+    past = history(np.arange(100) * 600.0, 500.0, limit=1000.0)
+    now = 100_000.0
+    told = one_core(past, [job("r1", now - 100.0, nodes=("n",)), job("r2", now - 90.0, nodes=("n",))], now).forecast(2)
+    assert told.notes == ["1 jobs that run do not fit next to the others, and start later or never: r2"]
+    assert not one_core(past, [job("r1", now - 100.0, nodes=("n",)), job("w")], now).forecast(2).notes
+
+
+def test_a_job_that_cannot_be_simulated_is_told_with_its_own_line():
+    past = history(np.arange(100) * 600.0, 500.0, limit=1000.0)
+    cluster = SnapshotCluster([{"name": "n", "cpus": 1}], source="squeue.txt")
+    given = replace(job("w"), line=7, gpus=1e30)
+    with pytest.raises(ScenarioError) as caught:
+        Twin([job("r", 99_900.0, nodes=("n",)), given], 100_000.0, past, cluster, 3600.0, "fcfs")
+    assert str(caught.value).startswith("squeue.txt:7: job w: column gpus: "), caught.value
+    past.gpus[3] = 1e30
+    with pytest.raises(ScenarioError) as caught:
+        one_core(past, [job("w")], 100_000.0)
+    assert str(caught.value).startswith(f"{past.source}: an ended job: column gpus: "), caught.value
 
 
 # Widening -------------------------------------------------------------------------------------------------------

@@ -16,17 +16,8 @@ from pydantic import Field
 from hetsim.model.device import Device
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
-from hetsim.policy import (
-    WAIT_FOR_CHANGE,
-    WAIT_FOR_READY,
-    Annotate,
-    Backfilling,
-    Decision,
-    PlacementRule,
-    PlanProblem,
-    Start,
-    View,
-)
+from hetsim.policy import Backfilling, PlacementRule, PlanProblem, View
+from hetsim.policy.decisions import WAIT_FOR_CHANGE, WAIT_FOR_READY, Annotate, Decision, Start
 from hetsim_policies.dynamic.common.occupancy import Occupancy
 from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation
 

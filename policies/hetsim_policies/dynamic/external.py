@@ -166,12 +166,10 @@ class External(Scheduler):
         ]  # fmt: skip
         off = "profiles-forwarded-on-submission dynamic-jobs-enabled dynamic-jobs-acknowledged forward-unknown-events"
         profiles = {str(shape.index): {"modes": [*map(_mode, shape.modes)]} for shape in view.request_mix()}
-        data = {
-            "nb_resources": len(resources), "nb_compute_resources": len(resources), "nb_storage_resources": 0,
-            "allow_compute_sharing": False, "allow_storage_sharing": False, "compute_resources": resources,
-            "storage_resources": [], "workloads": {"w0": "hetsim"}, "profiles": {"w0": profiles},
-            "config": dict.fromkeys(off.split(), False),
-        }  # fmt: skip
+        data = {"nb_resources": len(resources), "nb_compute_resources": len(resources), "nb_storage_resources": 0,
+                "allow_compute_sharing": False, "allow_storage_sharing": False, "compute_resources": resources,
+                "storage_resources": [], "workloads": {"w0": "hetsim"}, "profiles": {"w0": profiles},
+                "config": dict.fromkeys(off.split(), False)}  # fmt: skip
         stream = view.random.bit_generator.state  # of seed and replication: no other run has it
         assert self.external_program is not None
         name = hashlib.sha256(f"{self.external_program.scenario}{stream}{_ENCODE(data)}".encode()).hexdigest()[:16]
@@ -186,8 +184,8 @@ class External(Scheduler):
             if not self._view.now <= answer["now"] < math.inf:
                 raise ValueError(f"now is {answer['now']}")
             for event in answer["events"]:
-                if not (time := float(event["timestamp"])) < math.inf:
-                    raise ValueError(f"timestamp is {time}")
+                if not self._view.now <= (time := float(event["timestamp"])) < math.inf:
+                    raise ValueError(f"timestamp is {time}; it must be at least {self._view.now}, that of the message")
                 (event.get("data") or {}).items(), event["type"].encode()  # as they will be read
                 heappush(self._due, (time, next(self._number), event))
         except UNREADABLE as error:
@@ -221,7 +219,7 @@ class External(Scheduler):
             job.over = True
             yield Reject(job.task, "rejected by the external scheduler")
         elif kind == "KILL_JOB":
-            for job_id in data.get("job_ids") or ():
+            for job_id in self._listed(data.get("job_ids") or []):
                 if (to_kill := self._jobs.get(str(job_id))) is None or not to_kill.over:  # else it ended meanwhile
                     yield from self._stop(self._job(kind, job_id, RUNNING), bool(data.get("resubmit")))
         elif kind == "CALL_ME_LATER":
@@ -248,6 +246,11 @@ class External(Scheduler):
         self._tell("JOB_KILLED", job_ids=[job.id], job_progress={job.id: {"progress": job.task.done}})
         if not resubmit:
             yield Reject(job.task, "killed by the external scheduler")
+
+    def _listed(self, ids: Any) -> list[Any]:
+        if not isinstance(ids, list):
+            raise self._wrong(f'names in KILL_JOB the job_ids {ids!r}, which must be a list such as ["w0!0"]')
+        return ids
 
     def _job(self, kind: str, job_id: Any, state: int) -> Job:
         job = self._jobs.get(str(job_id))
@@ -307,11 +310,10 @@ def _res(mode: Mode) -> int:
 
 
 def _mode(mode: Mode) -> dict[str, Any]:
-    return {
-        "name": mode.name, "type": mode.type.name, "res": _res(mode), "gpus": mode.gpus, "share": mode.share / WHOLE,
-        "cpus": mode.cpus, "memory": mode.memory, "gpu_memory": mode.gpu_memory, "span": mode.span_any,
-        "nodes": mode.node_count, "partition": "" if mode.partition is None else mode.partition.name,
-    }  # fmt: skip
+    return {"name": mode.name, "type": mode.type.name, "res": _res(mode), "gpus": mode.gpus,
+            "share": mode.share / WHOLE, "cpus": mode.cpus, "memory": mode.memory, "gpu_memory": mode.gpu_memory,
+            "span": mode.span_any, "nodes": mode.node_count,
+            "partition": "" if mode.partition is None else mode.partition.name}  # fmt: skip
 
 
 def _intervals(numbers: Sequence[int]) -> str:

@@ -27,19 +27,9 @@ from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.units import Seconds
-from hetsim.policy import (
-    WAIT_FOR_CHANGE,
-    WAIT_FOR_READY,
-    Annotate,
-    Decision,
-    Reject,
-    Scheduler,
-    Start,
-    Stop,
-    View,
-    Wait,
-)
+from hetsim.policy import Scheduler, View
 from hetsim.policy.contract import PlanProblem
+from hetsim.policy.decisions import WAIT_FOR_CHANGE, WAIT_FOR_READY, Annotate, Decision, Reject, Start, Stop, Wait
 from hetsim_policies.dynamic.common.admission_cycle import FIT, Admission, Entry, Queue, Rules, Strategy, Workload
 from hetsim_policies.dynamic.common.cohorts import Cohort, Key, Quota
 from hetsim_policies.dynamic.common.topology import Domain, Topology, place
@@ -110,7 +100,9 @@ class Kueue(Scheduler):
     one_head: a round is one cycle over one head of each queue, for `policy.decisions`; otherwise cycles repeat while
         they admit.
     recompute: a head whose targets another head preempts looks for others; if false, it waits (Kueue before 0.18.5).
-    Columns of tasks: flavors (the suitable ones, separated by commas), topology, preemption (gated: never preempts).
+    levels: names of nodes by level of the topology above the racks, and domain, for tasks that name a level.
+    Columns of tasks: flavors (the suitable ones, separated by commas), topology (with a level, such as "required
+        block"; default: rack), preemption (gated: never preempts).
     """
 
     def __init__(
@@ -126,10 +118,11 @@ class Kueue(Scheduler):
         requeue: Seconds = 0.0,
         one_head: bool = False,
         recompute: bool = True,
+        levels: dict[str, dict[str, tuple[str, ...]]] | None = None,
     ):
         self.of, self.ending, self.requeue, self.one_head = of, ending, requeue, one_head
         self.given, self.flavors, self.preempt_mode = queues or {}, flavors or {}, preempt_mode
-        self.admission = Admission(fair_sharing, strategies, recompute)
+        self.admission, self.levels = Admission(fair_sharing, strategies, recompute), levels or {}
         self._cohorts: dict[str, Cohort] = {}
         self._queues: dict[str, Queue] = {}
         self._trees: dict[Cohort, dict[Queue, None]] = {}
@@ -172,7 +165,9 @@ class Kueue(Scheduler):
         if unknown := [owner for owner in owners if owner not in self.given]:
             text = f'the {self.of} "{unknown[0]}" of a task has no queue'
             raise refusal(f"{text}; the queues are {', '.join(self.given)}")
-        for column, words in (("topology", get_args(Topology)), ("preemption", ("gated",))):
+        kinds_of_topology = get_args(Topology)
+        leveled = [f"{one} {level}" for level in self.levels for one in kinds_of_topology]
+        for column, words in (("topology", (*kinds_of_topology, *leveled)), ("preemption", ("gated",))):
             labels = {str(cell) for cell in problem.tasks.extra.get(column, ()) if cell is not None and cell == cell}
             if unknown := sorted(labels - {"", *words}):
                 text = f"the column `{column}` of a task must be {'one of ' if words[1:] else ''}{', '.join(words)}"
@@ -186,10 +181,14 @@ class Kueue(Scheduler):
 
     def begin(self, view: View) -> None:
         nodes = view.cluster.nodes
-        self._racks: dict[str, int] = {}
-        for node in nodes:
-            if node.spec.rack is not None:
-                self._racks[node.spec.rack] = self._racks.get(node.spec.rack, 0) | 1 << node.index
+        self._domain: dict[str, list[str]] = {"": [node.spec.rack or "" for node in nodes]}  # of each node, by level
+        for level, domains in self.levels.items():
+            names = {name: domain for domain, inside in domains.items() for name in inside}
+            self._domain[level] = [names.get(node.name, "") for node in nodes]
+        self._racks: dict[str, dict[str, int]] = {level: {} for level in self._domain}  # masks of nodes, by level
+        for level, index, name in ((level, *one) for level, own in self._domain.items() for one in enumerate(own)):
+            if name:
+                self._racks[level][name] = self._racks[level].get(name, 0) | 1 << index
         self._types = {kind: sum(1 << node.index for node in nodes if kind in _types(node))
                        for kind in view.cluster.types}  # fmt: skip
         self._masks = {
@@ -330,10 +329,10 @@ class Kueue(Scheduler):
         if (placement := self._place(job, entry.flavors, view)) is not None:
             yield Start(job.task, placement)
             entry.outcome = "admitted" if job.task.index in self._jobs else "no fit"  # admission may drop it here
-        elif topology := self._topology(job, entry.flavors):
+        elif (topology := self._topology(job, entry.flavors))[0]:
             entry.outcome = "no fit"
-            if topology == "required" and all(self._wider_than_racks(mode, view) for mode in job.modes):
-                yield Reject(job.task, "no rack has as many devices as the job needs")
+            if topology[0] == "required" and all(self._is_wider(mode, topology[1], view) for mode in job.modes):
+                yield Reject(job.task, f"no {topology[1] or 'rack'} has as many devices as the job needs")
                 return True
             self._blocked[job.queue.root] = None
             yield Annotate(job.task, "topology")
@@ -356,41 +355,44 @@ class Kueue(Scheduler):
             yield Annotate(job.task, "quota")
         return queue.requeue(entry)
 
-    def _topology(self, job: Workload, flavors: Sequence[Mapping[str, str]]) -> str | None:
+    def _topology(self, job: Workload, flavors: Sequence[Mapping[str, str]]) -> tuple[str, str]:
+        """Return the kind and the level (racks: "") of a job's topology, if any."""
         if all(mode.node_count == 1 and not mode.span_any for mode in job.modes):
-            return None
+            return "", ""
         given = (self.flavors[flavor].topology for one in flavors for flavor in one.values() if flavor in self.flavors)
-        return job.task.label("topology") or next(filter(None, given), None)
+        kind, _, level = (job.task.label("topology") or next(filter(None, given), "")).partition(" ")
+        return kind, level
 
-    def _wider_than_racks(self, mode: Mode, view: View) -> bool:
-        """Return True if every rack, even if idle, has too few devices for a mode."""
-        rooms = dict.fromkeys(self._racks, 0)
-        for node in view.cluster.nodes:
+    def _is_wider(self, mode: Mode, level: str, view: View) -> bool:
+        """Return True if every domain, even if idle, has too few devices for a mode."""
+        rooms = dict.fromkeys([*self._racks[level], ""], 0)
+        for node, domain in zip(view.cluster.nodes, self._domain[level], strict=True):
             there = sum(device.type is mode.type for device in node.accelerators) if mode.gpus else node.cpus
-            rooms[node.spec.rack or ""] = rooms.get(node.spec.rack or "", 0) + there
-        return max((rooms[rack] for rack in self._racks), default=0) < (mode.gpus or mode.millicores // MILLI)
+            rooms[domain] += there if domain else 0
+        return max(rooms.values()) < (mode.gpus or mode.millicores // MILLI)
 
     def _place(self, job: Workload, flavors: Sequence[Mapping[str, str]], view: View) -> Placement | None:
         """Return a job's placement on nodes of its flavors; None if it does not fit now.
 
-        With a topology, racks are tried one by one, fullest first; if it is only preferred, then several, then all.
+        With a topology, its domains are tried one by one, fullest first; if only preferred, then several, then all.
         """
-        nodes, topology = -1, self._topology(job, flavors)
+        nodes, (topology, level) = -1, self._topology(job, flavors)
+        domain, masks = self._domain[level], self._racks[level]
         for flavor in {flavor: None for one in flavors for flavor in one.values()}:
             nodes &= self._masks.get(flavor, -1)
         for mode in job.modes:
-            named = self._racks.items() if topology in ("required", "preferred") else ()
+            named = masks.items() if topology in ("required", "preferred") else ()
             racks = {name: Domain((name,), 0) for name, rack in named if rack & nodes}
             need, equal = mode.gpus or mode.millicores // MILLI, mode.node_count > 1
             fitting = view.nodes.fitting(mode.unit or mode) if equal else range(len(view.cluster.nodes))
             for node in fitting if racks else ():
-                if nodes >> node & 1 and (rack := racks.get(view.cluster.nodes[node].spec.rack or "")):
+                if nodes >> node & 1 and (rack := racks.get(domain[node])):
                     rack.room += need // mode.node_count if equal else int(view.free(mode.type.name, node))
             tries = [[one] for one in sorted(racks.values(), key=lambda one: one.room)]
             if topology != "required":
                 tries += [[*(place([[*racks.values()]], need, 0, "preferred") or ())], []] if racks else [[]]
             for chosen in tries:
-                among = sum(self._racks[one.names[0]] for one in chosen) & nodes if chosen else nodes
+                among = sum(masks[one.names[0]] for one in chosen) & nodes if chosen else nodes
                 placement = view.first(mode, job.task, among=None if among == -1 else among)
                 if placement is not None and view.holds(job.task, placement):
                     return placement

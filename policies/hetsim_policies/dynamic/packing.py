@@ -14,22 +14,8 @@ from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
 from hetsim.model.units import Seconds
-from hetsim.policy import (
-    WAIT_FOR_CHANGE,
-    WAIT_FOR_READY,
-    Decision,
-    Demand,
-    Discipline,
-    ListScheduler,
-    Move,
-    PlacementRule,
-    Start,
-    TaskQueue,
-    View,
-    Wait,
-    demand_of,
-    partition_of,
-)
+from hetsim.policy import Demand, Discipline, ListScheduler, PlacementRule, TaskQueue, View, demand_of, partition_of
+from hetsim.policy.decisions import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, Move, Start, Wait
 from hetsim_policies.common import place_of
 from hetsim_policies.orders import fcfs
 from hetsim_policies.placement_rules.common.choice import Totals, best_node, demand

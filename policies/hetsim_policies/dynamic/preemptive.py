@@ -11,15 +11,8 @@ from pydantic import Field
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.units import PerSecond, Seconds
-from hetsim.policy import (
-    Decision,
-    Discipline,
-    PlacementRule,
-    PlanProblem,
-    Reject,
-    View,
-    Wait,
-)
+from hetsim.policy import Discipline, PlacementRule, PlanProblem, View
+from hetsim.policy.decisions import Decision, Reject, Wait
 from hetsim.policy.preemption import PreemptiveList, RunningList
 from hetsim_policies.common import part_left, place_of
 from hetsim_policies.orders import edf

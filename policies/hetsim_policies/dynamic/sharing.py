@@ -12,19 +12,8 @@ from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
 from hetsim.model.units import Seconds
-from hetsim.policy import (
-    WAIT_FOR_CHANGE,
-    WAIT_FOR_READY,
-    Decision,
-    ListScheduler,
-    Move,
-    Scheduler,
-    Start,
-    Stop,
-    View,
-    Wait,
-    claims_of,
-)
+from hetsim.policy import ListScheduler, Scheduler, View, claims_of
+from hetsim.policy.decisions import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, Move, Start, Stop, Wait
 from hetsim_policies.common import part_left, place_of
 from hetsim_policies.dynamic.common.pairs import (
     Pair,

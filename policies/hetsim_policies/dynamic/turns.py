@@ -11,19 +11,8 @@ from hetsim.model.device_type import WHOLE
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.units import Seconds
-from hetsim.policy import (
-    WAIT_FOR_READY,
-    Decision,
-    Discipline,
-    ListScheduler,
-    PlacementRule,
-    Scheduler,
-    Start,
-    Stop,
-    View,
-    Wait,
-    claims_of,
-)
+from hetsim.policy import Discipline, ListScheduler, PlacementRule, Scheduler, View, claims_of
+from hetsim.policy.decisions import WAIT_FOR_READY, Decision, Start, Stop, Wait
 from hetsim_policies.common import place_of
 from hetsim_policies.orders import fcfs
 

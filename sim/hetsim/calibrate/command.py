@@ -105,20 +105,16 @@ def calibrate(
         llm_command.observe(observe, unit, _picked(rows), scenario, target=target, as_json=as_json, quiet=quiet)
         return
     if model is None:
-        _from_tables(
-            tables, batch, time_, unit=unit, rows=rows, samples=samples, shape=shape, scenario=scenario, out=out,
-            name=name, force=force, as_json=as_json, quiet=quiet
-        )
+        _from_tables(tables, batch, time_, unit=unit, rows=rows, samples=samples, shape=shape, scenario=scenario,
+                     out=out, name=name, force=force, as_json=as_json, quiet=quiet)  # fmt: skip
         return
     from hetsim.calibrate.llm_command import profile_path
 
     sizes = _sizes(batches)
     if profile is not None:
         service, checked = _profile(profile)
-        _verify(
-            load_device(model, where), profile, service, service=checked, rates=list(rates), seconds=seconds, seed=seed,
-            as_json=as_json, quiet=quiet
-        )
+        _verify(load_device(model, where), profile, service, service=checked, rates=list(rates), seconds=seconds,
+                seed=seed, as_json=as_json, quiet=quiet)  # fmt: skip
         return
     name = name or model.partition(":")[2]
     targets = [profile_path(out, name, kind, force) for kind in ("service", "link")]
@@ -150,10 +146,8 @@ def _from_tables(
         if shape is not None and kind != "steps":
             raise click.UsageError("--as is for measured steps; leave it out with logs and summaries of requests")
         if kind != "steps":
-            language.logs(
-                [path for _, path in files], kind == "summary", unit, _picked(rows), scenario=scenario, target=target,
-                as_json=as_json, quiet=quiet
-            )
+            language.logs([path for _, path in files], kind == "summary", unit, _picked(rows), scenario=scenario,
+                          target=target, as_json=as_json, quiet=quiet)  # fmt: skip
             return
     if scenario is not None:
         text = "--server is for logs and summaries of requests of language models"
@@ -276,10 +270,8 @@ def _verify(
         raise click.UsageError(f"{path} is a profile of a {device_type}, but the model runs on a {device.kind}")
     profile = ServiceProfile.from_service(service)
     wanted = rates or [share * profile.capacity for share in LOADS]
-    rows = verify(
-        device, data["service"], profile, rates=wanted, seconds=seconds, seed=seed,
-        tell=lambda text: console.note(text, quiet),
-    )  # fmt: skip
+    rows = verify(device, data["service"], profile, rates=wanted, seconds=seconds, seed=seed,
+                  tell=lambda text: console.note(text, quiet))  # fmt: skip
     console.result(as_json, lambda: [
         {"policy": row.policy, "rate": row.rate, "requests": len(row.measured), "error": row.error}
         | {name: {"measured": there, "simulated": here} for name, there, here in row.figures()}

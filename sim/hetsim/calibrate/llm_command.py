@@ -43,10 +43,8 @@ def steps(
     """Fit a step profile (`step_profile`); write it and print cross-validated errors."""
     fitted = step_profile.fit(str(path), step_profile.read(path, unit, where), shape)
     stages = {"prefill": fitted.prefill, "decode": fitted.decode}
-    report(
-        fitted.what, stages, step_profile.profile(fitted), remarks=fitted.remarks, target=target, as_json=as_json,
-        quiet=quiet,
-    )  # fmt: skip
+    report(fitted.what, stages, step_profile.profile(fitted), remarks=fitted.remarks, target=target, as_json=as_json,
+           quiet=quiet)  # fmt: skip
 
 
 def report(
@@ -86,6 +84,11 @@ def logs(
         SummaryServer(scenario, path) if summarized else Server(scenario, request_log.read(path, unit, where))
         for path in paths
     ]
+    models = {one.log.model: path for one, path in zip(servers, paths, strict=True) if one.log.model}
+    if len(models) > 1:
+        (one, first), (other, second), *_ = models.items()
+        text = f"{first} has requests to {one}, and {second} to {other}"
+        raise click.UsageError(f"{text}; logs that are fitted together are of one server: fit each model alone")
     fitted = server_log.fit(servers, tell=lambda text: console.note(text, quiet))
     what = ", ".join(map(str, paths))
     service = service_of(scenario)
@@ -153,9 +156,8 @@ def _held_back(what: str, requests: int, found: "Fitted") -> list[str]:
 
     judged = f"last {found.held_back:,} of {requests:,} requests" if found.held_back else f"all {requests:,} requests"
     rows = [[judged, "measured", "simulated", "error"]]
-    rows += [
-        [one.name, f"{one.measured:.4g} s", f"{one.simulated:.4g} s", f"{one.error:+.1%}"] for one in found.figures
-    ]
+    rows += [[one.name, f"{one.measured:.4g} s", f"{one.simulated:.4g} s",
+              f"{one.error:+.1%}"] for one in found.figures]  # fmt: skip
     constant = _value("front_end", found.front_end)
     step = yaml.safe_dump(_shown(found.step), default_flow_style=True, sort_keys=False, width=10_000).strip()
     fitted_step = f"step: {step}, front_end: {constant}"

@@ -51,6 +51,7 @@ class Log:
     ttft: np.ndarray
     latency: np.ndarray
     user: list[str] | None
+    model: str = ""  # empty: the log does not name it
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -59,7 +60,8 @@ class Log:
 def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
     """Read a log's rows with the values `where`; ScenarioError names the place."""
     columns = PickedColumns(path, where)
-    if columns.has(MODEL) and len(models := sorted(set(columns.texts(MODEL)))) > 1:
+    models = sorted(set(columns.texts(MODEL))) if columns.has(MODEL) else [""]
+    if len(models) > 1:
         name, listed = columns.first_of(MODEL), ", ".join(models[:10]) + ", …" * (len(models) > 10)
         text = f"has requests of {len(models)} models ({listed}), and a server has one"
         raise file_error(path, f"{text}; choose its requests with --where, as in --where {name}={models[0]}", 1)
@@ -82,10 +84,8 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
     begin = arrival[order[0]]
     users = None if user is None else [user[place] for place in order.tolist()]
     tokens = [np.array(values)[order] for values in (prompt, output)]
-    return Log(
-        path, (arrival - begin)[order], tokens[0], output=tokens[1], ttft=ttft[order], latency=latency[order],
-        user=users
-    )
+    return Log(path, (arrival - begin)[order], tokens[0], output=tokens[1], ttft=ttft[order], latency=latency[order],
+               user=users, model=models[0])  # fmt: skip
 
 
 def _plain(columns: PickedColumns, wanted: tuple[str, ...]) -> str | None:
@@ -142,16 +142,12 @@ def written(times: LinearSteps) -> dict[str, Any]:
     decode, prefill = times.decode, times.prefill
     assert isinstance(decode, StageTime)
     if isinstance(prefill, StageTable):
-        reading: dict[str, Any] = {
-            "table": dict(zip(prefill.sizes, prefill.seconds, strict=True)), "extrapolate": True,
-        }  # fmt: skip
+        reading: dict[str, Any] = {"table": dict(zip(prefill.sizes, prefill.seconds, strict=True)), "extrapolate": True}
     else:
         assert prefill is not None
         reading = {"fixed": prefill.fixed, "per_item": prefill.per_item}
-    return {
-        "fixed": times.fixed, "decode": {"fixed": decode.fixed, "per_item": decode.per_item}, "prefill": reading,
-        "per_context_token": times.per_context_token,
-    }  # fmt: skip
+    return {"fixed": times.fixed, "decode": {"fixed": decode.fixed, "per_item": decode.per_item}, "prefill": reading,
+            "per_context_token": times.per_context_token}  # fmt: skip
 
 
 @dataclass(frozen=True)

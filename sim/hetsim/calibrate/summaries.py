@@ -41,6 +41,7 @@ FORMATS: tuple[tuple[float, str, _Words, _Words, _Words, _Words, _Words], ...] =
      ("mean", "median", "p90", "p99"), ("successes.count", "successes.prompt_len.mean", "successes.output_len.mean"),
      ("load_summary.requested_rate", "load_summary.achieved_rate"), ()),
 )  # fmt: skip
+MODELS = ("model_id", "input_config.model_names")  # keys that name the model, if any
 
 
 def _value(read: Document, key: str) -> Any:
@@ -102,6 +103,7 @@ class SummaryServer(Server):
         # for the start of the search
         arrival, prompts, outputs, ttft, latency = (np.full(count, one) for one in values)
         log = Log(file, arrival, prompts, output=outputs, ttft=ttft, latency=latency, user=None)
+        log.model = ", ".join(str(named) for key in MODELS if (named := _value(read, key)))
         super().__init__(path, log, demand)
         self.count, self.fitted, self.load = count, count, rate
 

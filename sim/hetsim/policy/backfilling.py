@@ -9,7 +9,7 @@ from hetsim.model.cluster import Partition
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
 from hetsim.policy.contract import PlacementRule, Shadow, View
-from hetsim.policy.decisions import WAIT_FOR_FIT, WAIT_FOR_READY, Decision, Pause, Start
+from hetsim.policy.decisions import WAIT_FOR_FIT, WAIT_FOR_READY, Decision, Pause, Start, as_number
 from hetsim.policy.lists import ListScheduler
 from hetsim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
 
@@ -36,13 +36,13 @@ def demand_fits_nowhere(demand: Demand, view: View) -> bool:
 
 
 class QueueWindow:
-    """The first waiting tasks by arrival, at most `size` per partition (None: all).
+    """The first waiting tasks by arrival, at most `size` per partition.
 
     Further tasks wait in a queue behind the window.  Tasks without a partition count as one partition.
     """
 
-    def __init__(self, size: int | None):
-        self.size = math.inf if size is None else size
+    def __init__(self, size: float):
+        self.size = size
         self.tasks: list[Task] = []
         self.demands: dict[Demand, int] = {}  # number of tasks in the window by demand
         self.changed = 0  # tasks were inserted at or after this position since the value was last set
@@ -104,9 +104,12 @@ class Backfilling(ListScheduler):
     the arrival of a task that fits nowhere causes no round.
     """
 
-    def __init__(self, placement: PlacementRule | None, depth: int | None):
+    def __init__(self, placement: PlacementRule | None, depth: Any):
         super().__init__(placement=placement)
-        self.window = QueueWindow(None if depth is None else depth + 1)
+        behind = math.inf if depth is None else as_number(depth, int)
+        if behind is None or behind < 0:
+            raise ValueError(f"depth must be a whole number of at least 0, or None for all tasks; got {depth!r}")
+        self.window = QueueWindow(behind + 1)
         self._notes_starts = type(self).starting is not Backfilling.starting
         # head with which all tasks compete, and `View.releases` when it fitted nowhere
         self._stuck: tuple[Task, int] | None = None

@@ -7,7 +7,7 @@ requests that have arrived.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from hetsim.errors import PolicyError
@@ -17,7 +17,7 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.policy.base import Policy
 from hetsim.policy.contract import View
-from hetsim.policy.decisions import Delay, Discard, Reject, Start, Take
+from hetsim.policy.decisions import Delay, Discard, Reject, Start, Take, as_number
 from hetsim.policy.request_queue import RequestQueue, Requests
 
 
@@ -112,17 +112,29 @@ def ask(counter: Counter, placement: Placement, view: View) -> Start | Reject | 
     """Call the service's batching policy for a device; return its decision, or None."""
     queue = counter.queue
     batching: Any = counter.batching  # any answer passes here: nonsense is named below
-    answer = batching.next_batch(queue, placement, view)
+    answer, name = batching.next_batch(queue, placement, view), type(batching).__name__
     if isinstance(answer, Take):
-        return Start(_which(queue, answer.which, answer.size), placement)
+        return Start(_which(queue, answer, answer.size, name), placement)
     if isinstance(answer, Discard):
-        return Reject(_which(queue, answer.which), answer.reason, answer.expired)
+        return Reject(_which(queue, answer, None, name), answer.reason, answer.expired)
     if not isinstance(answer, Delay):
-        name = type(counter.batching).__name__
         raise PolicyError(f"{name}.next_batch must answer Take, Discard or Delay; got {answer!r}")
-    counter.until, counter.count, counter.released = answer.until, answer.count, answer.released
+    until, count = as_number(answer.until), None if answer.count is None else as_number(answer.count, int)
+    if until is None or count is None is not answer.count:
+        text = "`until` must be a time, and `count` a whole number or None"
+        raise PolicyError(f"{name}.next_batch answered Delay({answer.until!r}, {answer.count!r}): {text}")
+    counter.until, counter.count, counter.released = until, count, bool(answer.released)
     return None
 
 
-def _which(queue: RequestQueue, which: int | Sequence[Task], size: int | None = None) -> Requests:
-    return queue.first(which, size) if isinstance(which, int) else queue.chosen(which, size)
+def _which(queue: RequestQueue, answer: Take | Discard, size: Any, name: str) -> Requests:
+    which: Any = answer.which
+    count, padded = as_number(which, int), None if size is None else as_number(size, int)
+    if padded is None is not size or (count is None and not _are_tasks(which)):
+        text = "`which` must be a number of requests or a list of them, and `size` a whole number or None"
+        raise PolicyError(f"{name}.next_batch answered {answer!r}: {text}")
+    return queue.chosen(which, padded) if count is None else queue.first(count, padded)
+
+
+def _are_tasks(given: Any) -> bool:
+    return isinstance(given, Iterable) and all(isinstance(one, Task) for one in given)

@@ -17,6 +17,14 @@ from hetsim.model.task import Task
 from hetsim.policy.request_queue import Requests
 
 
+def as_number(value: Any, kind: Any = float) -> Any:
+    """Return a number, of Python or NumPy, as a float or an int; None if it is none."""
+    try:
+        return made if (made := kind(value)) == value else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
 class _Shown:
     __slots__: tuple[str, ...] = ()
 

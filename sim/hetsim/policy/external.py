@@ -90,12 +90,10 @@ class Exchange:
             if any(ENDPOINT in word for word in words):
                 self._zmq, endpoint = _requester()
                 words, out = tuple(word.replace(ENDPOINT, endpoint) for word in words), 2  # what it prints is no answer
-            self._process = process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=out, bufsize=0, start_new_session=True
-            )
-            watch = subprocess.Popen(
-                (*_WATCH, str(process.pid)), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-            )
+            self._process = process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=out, bufsize=0,
+                                                       start_new_session=True)  # fmt: skip
+            watch = subprocess.Popen((*_WATCH, str(process.pid)), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                     start_new_session=True)  # fmt: skip
             self._kill = weakref.finalize(self, _kill, process, watch)  # also if nothing closes the exchange
             if program.folder is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)

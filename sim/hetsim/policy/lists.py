@@ -3,7 +3,7 @@
 import math
 from collections.abc import Generator, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from hetsim.model.cluster import Partition
 from hetsim.model.mode import Shape
@@ -33,6 +33,12 @@ AnyDiscipline = Literal["block", "skip", "keep", "keep_backfill"]
 _EMPTY = TaskQueue()
 
 DECLINED_DEPTH = 64  # tasks of a shape tried in one round after the placement rule declined the first
+
+
+def _known(discipline: Any) -> Any:
+    if discipline not in get_args(AnyDiscipline):
+        raise ValueError(f"discipline must be one of {', '.join(get_args(AnyDiscipline))}; got {discipline!r}")
+    return discipline
 
 
 class ListScheduler(Scheduler):
@@ -65,7 +71,7 @@ class ListScheduler(Scheduler):
         self.order = order
         self.placement = placement
         self._counts = getattr(placement, "counts_waiting", False)  # depends on the number of waiting tasks
-        self.discipline = discipline
+        self.discipline: Any = _known(discipline)
         self.drop_expired = self.rejects = drop_expired
         self.queue = TaskQueue()
         # with "block": queues of tasks bound to a partition; all others are in `queue`
@@ -129,7 +135,7 @@ class ListScheduler(Scheduler):
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
         if self.discipline == "block":
             return self._in_order(view)
-        return self._skipping(view) if self.discipline == "skip" else self._keeping(view)
+        return self._skipping(view) if _known(self.discipline) == "skip" else self._keeping(view)
 
     def _in_order(self, view: View) -> Iterator[Decision]:
         closed = 0

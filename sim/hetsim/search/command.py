@@ -15,9 +15,8 @@ from hetsim.results.declared import DEFAULT_METRIC
 
 MARK = "decision.json"
 MAX_ROWS = 60
-VERDICTS = {
-    "met ◂$": "best", "(?<=  )met$": "good", "(?<=  )missed(?= [(]|$)": "bad", "(?<=  )open(?= [(]|$)": "unsure"
-}  # fmt: skip
+VERDICTS = {"met ◂$": "best", "(?<=  )met$": "good", "(?<=  )missed(?= [(]|$)": "bad",
+            "(?<=  )open(?= [(]|$)": "unsure"}  # fmt: skip
 
 
 @click.command(short_help="Find the smallest or cheapest cluster that meets targets.")
@@ -69,11 +68,10 @@ def size(
     keys: Any = _over(over, least, most)
     tell = None if quiet else _tell
     with console.searching(console.of_cache(options["cache"]), as_json, quiet) as options["progress"]:
-        sizing = search(
-            scenario, targets, keys, least=least, most=most, minimize=minimize, confidence=confidence, delta=delta,
-            policy=policies[0] if len(policies) == 1 else None, policies=policies if len(policies) > 1 else None,
-            replications=replications, tell=tell, **options,
-        )  # fmt: skip
+        sizing = search(scenario, targets, keys, least=least, most=most, minimize=minimize, confidence=confidence,
+                        delta=delta, policy=policies[0] if len(policies) == 1 else None,
+                        policies=policies if len(policies) > 1 else None, replications=replications, tell=tell,
+                        **options)  # fmt: skip
     texts = _decision_lines if hasattr(sizing, "candidates") else _lines
     console.result(as_json, sizing.to_json, lambda: texts(sizing), VERDICTS)
     if out is not None:

@@ -116,13 +116,11 @@ class Decision:
     @property
     def front(self) -> list[Candidate]:
         """Candidates that no other candidate beats in both cost and the first target."""
-        sign = 1.0 if self.targets[0].below else -1.0
-        front: list[Candidate] = []
-        for one in sorted(self.candidates, key=lambda c: (c.objective, sign * c.trial.findings[0].mean)):
-            mean = one.trial.findings[0].mean
-            if math.isnan(mean) or math.isnan(one.objective):
-                continue
-            if not front or sign * mean < sign * front[-1].trial.findings[0].mean:
+        sign, front = 1.0 if self.targets[0].below else -1.0, list[Candidate]()
+        rows = [(self._cost(one), sign * one.trial.findings[0].mean, one) for one in self.candidates]
+        rows = [row for row in rows if not (math.isnan(row[0]) or math.isnan(row[1]))]
+        for _, mean, one in sorted(rows, key=lambda row: row[:2]):
+            if not front or mean < sign * front[-1].trial.findings[0].mean:
                 front.append(one)
         return front
 
@@ -138,8 +136,9 @@ class Decision:
             f"{metric_name(target.metric)} {several([finding.mean], units_of(target.metric), [finding.half])[0]}"
             for target, finding in zip(self.targets, self.best.trial.findings, strict=True)
         ]
+        extreme = "highest" if higher_is_better(self.objective) else "lowest"
         said = [
-            f"{self.best.label} meets {texts} with the lowest {self._objective(self.best)}: {', '.join(figures)}, "
+            f"{self.best.label} meets {texts} with the {extreme} {self._objective(self.best)}: {', '.join(figures)}, "
             f"n = {self.best.trial.replications} ({level} confidence in all verdicts; {share})."
         ]
         if self.tied:
@@ -150,12 +149,15 @@ class Decision:
         return [*said, *sentences(self.sensitivity), *self._open()]
 
     def _open(self) -> list[str]:
-        limit = math.inf if self.best is None else self.best.objective
-        open_ones = [one for one in self.candidates if one.trial.verdict == OPEN and not one.objective >= limit]
+        limit = math.inf if self.best is None else self._cost(self.best)
+        open_ones = [one for one in self.candidates if one.trial.verdict == OPEN and not self._cost(one) >= limit]
         if not open_ones:
             return []
         few = "; ".join(one.label for one in open_ones[:3]) + ("; …" if len(open_ones) > 3 else "")
         return [f"Undecided whether a target is met: {few}. Use more replications."]
+
+    def _cost(self, one: Candidate) -> float:
+        return -one.objective if higher_is_better(self.objective) else one.objective
 
     def _objective(self, one: Candidate) -> str:
         if self.objective == PRICE:
@@ -192,14 +194,13 @@ class Decision:
                 ],
             }  # fmt: skip
 
-        return {
-            "scenario": self.scenario, "keys": self.keys, "targets": [target.text for target in self.targets],
-            "minimize": self.objective, "confidence": self.confidence, "met": self.met, "combinations": self.count,
-            "best": None if self.best is None else candidate(self.best), "tied": [candidate(one) for one in self.tied],
-            "candidates": [candidate(one) for one in self.candidates],
-            **({"sensitivity": self.sensitivity} if self.sensitivity else {}),
-            "sentences": self.sentences,
-        }  # fmt: skip
+        return {"scenario": self.scenario, "keys": self.keys, "targets": [target.text for target in self.targets],
+                "minimize": self.objective, "confidence": self.confidence, "met": self.met, "combinations": self.count,
+                "best": None if self.best is None else candidate(self.best),
+                "tied": [candidate(one) for one in self.tied],
+                "candidates": [candidate(one) for one in self.candidates],
+                **({"sensitivity": self.sensitivity} if self.sensitivity else {}),
+                "sentences": self.sentences}  # fmt: skip
 
     def plot(self) -> Picture:
         """Draw the objective against the first target's metric."""
@@ -244,11 +245,10 @@ def decide(
         raise UsageError(f"no combination can run: {tried[-1].trial.reason}")
     if all(one.trial.verdict == UNDEFINED or one.trial.reason for one in tried):
         raise UsageError("a target's metric is not defined with any combination tried: choose another metric")
-    return Decision(
-        scenario=base.name, keys=list(values), targets=list(targets), objective=objective, confidence=confidence,
-        delta=delta, best=None if best is None else search.tried[best], candidates=tried, count=len(cases),
-        policies=labels, tied=[search.tried[number] for number in search.tied], sensitivity=sensitive,
-    )  # fmt: skip
+    return Decision(scenario=base.name, keys=list(values), targets=list(targets), objective=objective,
+                    confidence=confidence, delta=delta, best=None if best is None else search.tried[best],
+                    candidates=tried, count=len(cases), policies=labels,
+                    tied=[search.tried[number] for number in search.tied], sensitivity=sensitive)  # fmt: skip
 
 
 def _cases(base: Scenario, given: Sequence[PointRow], seed: int | None) -> tuple[list[Case], list[str], list[float]]:

@@ -197,10 +197,8 @@ def size(
         raise UsageError(f"sizes must be a range of whole numbers of at least 1; got {bottom} to {top}")
     if not isinstance(over, str) or len(targets) != 1 or minimize is not None or policies is not None:
         values = {over: range(bottom, top + 1) if most is not None else None} if isinstance(over, str) else over
-        return decide(
-            loaded, targets, values, study_options, policies=policies, minimize=minimize, confidence=confidence,
-            delta=delta, first=replications, tell=tell,
-        )  # fmt: skip
+        return decide(loaded, targets, values, study_options, policies=policies, minimize=minimize,
+                      confidence=confidence, delta=delta, first=replications, tell=tell)  # fmt: skip
     aim = targets[0]
     check_key(loaded, over, bottom)
     if study_options.shard is not None:
@@ -225,10 +223,8 @@ def size(
     if all(trial.verdict == UNDEFINED or trial.reason for trial in trials):
         remedy = "make the horizon longer than the deadlines, or " if aim.metric in in_set("deadlines") else ""
         raise UsageError(f"{aim.metric} is not defined with any {over} tried: {remedy}choose another metric")
-    return Sizing(
-        scenario=loaded.name, key=over, target=aim, confidence=confidence, size=smallest, min_size=bottom, max_size=top,
-        trials=trials, overload=overload, remarks=remarks, sensitivity=sensitive,
-    )  # fmt: skip
+    return Sizing(scenario=loaded.name, key=over, target=aim, confidence=confidence, size=smallest, min_size=bottom,
+                  max_size=top, trials=trials, overload=overload, remarks=remarks, sensitivity=sensitive)  # fmt: skip
 
 
 def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed: int | None) -> tuple[int, str]:
@@ -306,7 +302,5 @@ class _Search:
         case = Case(self.judge.study.setup.scenarios[0], {self.key: number}, self.seed)
         trial, self.series[number] = self.judge.try_(case, f"{self.key} = {number}")
         one = trial.findings[0]
-        return SizeTrial(
-            size=number, replications=trial.replications, mean=one.mean, half=one.half, verdict=one.verdict,
-            reason=trial.reason,
-        )  # fmt: skip
+        return SizeTrial(size=number, replications=trial.replications, mean=one.mean, half=one.half,
+                         verdict=one.verdict, reason=trial.reason)  # fmt: skip

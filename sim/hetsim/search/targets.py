@@ -34,11 +34,8 @@ MET, MISSED, OPEN, UNDEFINED = "met", "missed", "open", "not defined"
 _TARGET = re.compile(r"\s*([a-z][\w.]*)\s*(<=|>=|<|>|≤|≥)\s*(.+?)\s*$")
 
 # whole numbers of a scenario that are not sizes, and why
-NO_SIZES = {
-    "seed": "it selects the random numbers",
-    "replications": "it is the number of runs",
-    "replications.max": "it is the number of runs",
-}
+NO_SIZES = {"seed": "it selects the random numbers", "replications": "it is the number of runs",
+            "replications.max": "it is the number of runs"}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -128,14 +128,9 @@ class Tuning:
         """The table of settings, best first: values, stage, mean, error."""
         up = higher_is_better(self.metric)
         keys = list(self.settings[0].values)
-        rows = [
-            {
-                **{key: one.values.get(key) for key in keys}, "present": number == len(self.settings) - 1,
-                "stage": one.stage, "replications": len(one.seen), self.metric: float(np.mean(one.seen)),
-                "error": one.error,
-            }
-            for number, one in enumerate(self.settings)
-        ]  # fmt: skip
+        rows = [{**{key: one.values.get(key) for key in keys}, "present": number == len(self.settings) - 1,
+                 "stage": one.stage, "replications": len(one.seen), self.metric: float(np.mean(one.seen)),
+                 "error": one.error} for number, one in enumerate(self.settings)]  # fmt: skip
         frame = pd.DataFrame(rows)
         for key in keys:  # whole numbers stay whole beside the present setting, which has none
             frame[key] = pd.Series([row[key] for row in rows], dtype=object)
@@ -271,18 +266,13 @@ def tune(
         last = sorted({best, len(given) - 1})
         warmup, *_ = cut_warmup(study, [cases[number] for number in last], [PILOT] * len(last))[0]
         ours, present = (race.further(number, used, final, warmup) for number in (best, len(given) - 1))
-    settings = [
-        Setting(
-            {names[path]: value for path, value in row.values.items()}, race.stages[number],
-            race.seen(number), race.errors.get(number, ""),
-        )
-        for number, row in enumerate(given)
-    ]  # fmt: skip
-    return Tuning(
-        metric=metric, confidence=confidence, settings=settings, best=best, ours=ours, present=present, used=used,
-        policy=base.with_overrides(given[best].overrides).raw["policy"], name=base.name,
-        seed=base.model.seed if seed is None else seed, remarks=tuple(remarks), warnings=tuple(warnings),
-    )  # fmt: skip
+    settings = [Setting({names[path]: value for path, value in row.values.items()}, race.stages[number],
+                        race.seen(number), race.errors.get(number, ""))
+                for number, row in enumerate(given)]  # fmt: skip
+    return Tuning(metric=metric, confidence=confidence, settings=settings, best=best, ours=ours, present=present,
+                  used=used, policy=base.with_overrides(given[best].overrides).raw["policy"], name=base.name,
+                  seed=base.model.seed if seed is None else seed, remarks=tuple(remarks),
+                  warnings=tuple(warnings))  # fmt: skip
 
 
 def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:

@@ -134,7 +134,8 @@ def twin(
     base, remarks = _ruled(policy, site_rules, snapshot.jobs, source)
     kept, other, altered = _changed(listed, changes, base[0])
     changed, texts = (base, []) if other == base[0] else _ruled(other, site_rules, snapshot.jobs, "policy=")
-    facts = _Known(snapshot.jobs, instant, log, more=more, hours=hours, overrides=overrides, seed=seed)
+    facts = _Known(snapshot.jobs, instant, log, more=more, hours=hours, overrides=overrides, seed=seed,
+                   source=str(squeue))  # fmt: skip
     widened, before = facts.widened(listed, base, look_back, quiet=quiet, shadow=past.pasts(hours * 3600, under))
     made = [facts.forecast(listed, base, samples)]
     if changes:
@@ -154,7 +155,7 @@ def _kueue(
     from hetsim.twin.kueue import KueueCluster
     from hetsim.twin.shadow import ShadowLog
 
-    files = [_there(Path(one)) for one in only if Path(one).suffix in MANIFESTS]
+    files = [_there(Path(one)) for one in dict.fromkeys(only) if Path(one).suffix in MANIFESTS]
     instant = None if now is None else _instant(now)
     cluster = KueueCluster(_there(path), _there(Path(nodes)), instant, fair_sharing, manifests=files)
     only = tuple(one for one in only if Path(one).suffix not in MANIFESTS)
@@ -220,17 +221,16 @@ class _Known:
     hours: float
     overrides: tuple[str, ...]
     seed: int
+    source: str = ""
 
     def forecast(self, listed: list[dict[str, Any]], policy: Ruled, samples: int, altered: Sequence[str] = ()) -> Any:
         from hetsim.twin.forecast import SnapshotCluster, Twin
 
         overrides = (*self.overrides, *altered)
-        cluster, horizon = SnapshotCluster(listed, self.more), self.hours * 3600
+        cluster, horizon = SnapshotCluster(listed, self.more, self.source), self.hours * 3600
         try:
-            model = Twin(
-                self.jobs, self.now, self.log, cluster=cluster, horizon=horizon, policy=_policy(policy[0]),
-                overrides=overrides, rules=policy[1]
-            )
+            model = Twin(self.jobs, self.now, self.log, cluster=cluster, horizon=horizon, policy=_policy(policy[0]),
+                         overrides=overrides, rules=policy[1])  # fmt: skip
         except ScenarioError as error:
             named = {f"--set {text.partition('=')[0]}": f"--what-if {text.partition('=')[0]}" for text in altered}
             raise ScenarioError([replace(p, file=named.get(p.file or "", p.file)) for p in error.problems]) from None
@@ -254,11 +254,9 @@ class _Known:
             return wider, []
         instants = earlier_instants(float(self.log.submit[0]), self.now, self.hours * 3600, count)
         cluster, horizon = SnapshotCluster(listed, self.more), self.hours * 3600
-        pasts = look_back(
-            self.log, cluster, instants, horizon=horizon, samples=EARLIER_SAMPLES, policy=_policy(policy[0]),
-            seed=self.seed, progress=lambda text: console.note(text, quiet), overrides=self.overrides,
-            rules=policy[1]
-        )
+        pasts = look_back(self.log, cluster, instants, horizon=horizon, samples=EARLIER_SAMPLES,
+                          policy=_policy(policy[0]), seed=self.seed, progress=lambda text: console.note(text, quiet),
+                          overrides=self.overrides, rules=policy[1])  # fmt: skip
         if (wider := widening(pasts, self.now)) is not None:
             return wider, []
         starts = sum(len(past.actual) for past in pasts)
@@ -420,5 +418,5 @@ def _judge(
                    progress=lambda text: console.note(text, quiet), overrides=overrides)  # fmt: skip
     console.result(as_json, lambda: {
         "jobs": len(judged.actual), "instants": judged.instants, "horizon": judged.horizon,
-        "beyond_horizon": float(judged.beyond.mean()), "methods": judged.table(),
-    }, lambda: report.judged_lines(judged))  # fmt: skip
+        "beyond_horizon": float(judged.beyond.mean()), "methods": judged.table()},
+                   lambda: report.judged_lines(judged))  # fmt: skip

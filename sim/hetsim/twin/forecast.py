@@ -47,6 +47,7 @@ class SnapshotCluster:
 
     nodes: list[dict[str, Any]]
     more: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""  # file of the jobs, unless they name it
 
 
 @dataclass
@@ -120,6 +121,8 @@ class Twin:
     ):
         self.now, self.horizon, self.rules = now, horizon, Rules() if rules is None else rules
         self.refused: dict[str, str] = {}  # waiting jobs that the policy rejects, and why
+        self._source = cluster.source
+        self._late: list[str] = []  # running jobs that do not start at once
         self.history = history.take(np.flatnonzero(history.submit < now))
         self.run_times = RunTimes(self.history.take(np.flatnonzero(self.history.end <= now)))
         self.arrivals = ArrivalTimes(self.history, horizon, now)
@@ -149,11 +152,14 @@ class Twin:
             described = documents.from_mapping(document)
             setting.apply(described, assignments(overrides))
             _pin(described, pinned)  # after all that may replace the site
-            loaded = from_document(described, Path())
-            if unknown := not_understood(loaded, TWIN):
-                text = "a forecast defines jobs, times, arrivals and horizon; leave this key out"
-                raise ScenarioError([replace(one, message=f"{one.message}; {text}") for one in unknown])
-            self.run: RunInput = loaded.build()
+            try:
+                loaded = from_document(described, Path())
+                if unknown := not_understood(loaded, TWIN):
+                    text = "a forecast defines jobs, times, arrivals and horizon; leave this key out"
+                    raise ScenarioError([replace(one, message=f"{one.message}; {text}") for one in unknown])
+                self.run: RunInput = loaded.build()
+            except ScenarioError as error:
+                raise ScenarioError([self._at_job(one, str(path)) for one in error.problems]) from None
             self._policy = loaded.policies.scheduler
         if type(self.run.scheduler).prepare is not Scheduler.prepare:
             text = f"{self._policy.name} plans all tasks in advance, the sampled ones too; choose a dynamic policy"
@@ -166,6 +172,17 @@ class Twin:
         gpus = sum(device.type.kind != "cpu" for device in self.run.cluster.devices)
         self.unit = "GPUs" if gpus else "cores"
         self.capacity = float(gpus or sum(node.cpus for node in self.run.cluster.nodes))
+
+    def _at_job(self, problem: Problem, path: str) -> Problem:
+        """Return a problem of the table of jobs as one of the user's file."""
+        jobs, row = [*self.running, *self.waiting], (problem.line or 0) - 2
+        if problem.file != path or row < 0:
+            return problem
+        text = problem.message.removeprefix(f"row {row + 1}, ")
+        if row >= len(jobs):
+            return replace(problem, file=self.history.source, line=None, message=f"an ended job: {text}")
+        file, line = jobs[row].more.get("file", self._source), jobs[row].line or None
+        return replace(problem, file=file, line=line, message=f"job {jobs[row].id}: {text}")
 
     def _with_rules(self, policy: Any) -> Any:
         """Return the policy with the site's rules, and remember the jobs' own priorities."""
@@ -189,8 +206,7 @@ class Twin:
         notes = []
         for ids, what in ((missing, "wait"), (lost, "run")):
             if ids:
-                shown = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
-                notes.append(f"{len(ids):,} jobs that {what} are left out, because they fit on no node: {shown}")
+                notes.append(f"{len(ids):,} jobs that {what} are left out, because they fit on no node: {_some(ids)}")
         for kind, jobs in (("w", self.waiting), ("r", self.running)):
             kept = [(job, row) for job, row in zip(jobs, self._rows[kind], strict=True) if row >= 0]
             self._rows[kind] = [row for _, row in kept]
@@ -233,12 +249,11 @@ class Twin:
             table.writerow((*COLUMNS, "priority") if self._own else COLUMNS)
             for kind, jobs in (("r", self.running), ("w", self.waiting)):
                 for number, job in enumerate(jobs):
-                    inside = f"of {job.id}" if f"of {job.id}" in pinned else job.partition
+                    inside = f"of {job.id}" if f"of {job.id}" in pinned else job.more.get("partition", job.partition)
                     more = (job.more.get(name, "") for name in FURTHER)
                     labels = (job.user, job.group, inside, job.account, job.qos, *more)
-                    cells = _cells(
-                        f"{kind}:{number}", labels, job.count, cpus=job.cpus, gpus=job.gpus, kind=job.gpu_type
-                    )
+                    cells = _cells(f"{kind}:{number}", labels, job.count, cpus=job.cpus, gpus=job.gpus,
+                                   kind=job.gpu_type)  # fmt: skip
                     table.writerow((*cells, *self._own.get(kind, ())[number : number + 1]))
             labeled = [log.labels.get(name, [""] * len(log)) for name in LABELS]
             for row in range(len(log)):
@@ -264,20 +279,20 @@ class Twin:
                             for job, elapsed in zip(self.running, so_far, strict=True)]  # fmt: skip
             lengths = [self._drawn(job, random) for job in self.waiting]
             at, rows = self.arrivals.draw(random)
-            starts[number], occupied[number] = self._play(
-                ends[number], lengths, at, like=rows, random=random, times=times
-            )
+            played = self._play(ends[number], lengths, at, like=rows, random=random, times=times)
+            starts[number], occupied[number] = played
             came[number] = len(rows)
         at_limit = [self._told(job, self.now - job.start) for job in self.running]
         limits = [self._told(job) for job in self.waiting]
         nothing = np.empty(0), np.empty(0, dtype=int)
         by_limits, _ = self._play(np.array(at_limit), limits, *nothing, np.random.default_rng(0), times)
         refused = [f"{name} never starts: {text}" for name, text in self.refused.items()]
-        return TwinForecast(
-            jobs=self.waiting, horizon=self.horizon, starts=starts, by_limits=by_limits, times=times, occupied=occupied,
-            capacity=self.capacity, unit=self.unit, free=self._free(ends), came=came, notes=self.notes + refused,
-            rules=self.rules,
-        )  # fmt: skip
+        if self._late:
+            text = f"{len(self._late):,} jobs that run do not fit next to the others, and start later or never"
+            refused.append(f"{text}: {_some(self._late)}")
+        return TwinForecast(jobs=self.waiting, horizon=self.horizon, starts=starts, by_limits=by_limits, times=times,
+                            occupied=occupied, capacity=self.capacity, unit=self.unit, free=self._free(ends), came=came,
+                            notes=self.notes + refused, rules=self.rules)  # fmt: skip
 
     def _drawn(self, job: SnapshotJob, random: np.random.Generator, elapsed: float = 0.0) -> float:
         return float(self.run_times.draw(job.user, job.group, job.limit, elapsed=elapsed, count=1, random=random)[0])
@@ -320,6 +335,8 @@ class Twin:
         run = replace(self.run, tasks=chosen, scheduler=self._policy.make(), horizon=self.horizon, grace=None)
         record = Simulation(run).run()
         start = np.where(np.isnan(record.start), math.inf, record.start)
+        late = start[:first] > start[:first].min(initial=math.inf) + BEHIND
+        self._late = [self.running[row].id for row in np.flatnonzero(late)]
         none, every = np.zeros(len(start)), np.arange(len(start))
         plain = {"task": every, "start": record.start, "end": record.finish, "outcome": none}
         launches = record.launches or plain  # a stop ends a launch, so that preempted jobs hold nothing
@@ -353,6 +370,10 @@ def _pin(described: documents.Document, pinned: Mapping[str, Any]) -> None:
         partitions = {} if partitions is None else partitions
         if isinstance(partitions, dict):
             described.data["site"] = {**site, "partitions": {**partitions, **pinned}}
+
+
+def _some(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
 
 
 def _cells(name: str, labels: tuple[str, ...], nodes: float, cpus: float, gpus: float, kind: str) -> tuple[Any, ...]:

@@ -98,10 +98,8 @@ def judge(
     actual: list[float] = []
     used = []
     early = earlier_instants(low, begin, horizon, EARLIER)
-    pasts = look_back(
-        history, cluster, early, horizon=horizon, samples=samples, policy=policy, seed=seed + instants,
-        progress=progress, overrides=overrides,
-    )  # fmt: skip
+    pasts = look_back(history, cluster, early, horizon=horizon, samples=samples, policy=policy, seed=seed + instants,
+                      progress=progress, overrides=overrides)  # fmt: skip
     for number, now in enumerate(points):
         jobs, rows = snapshot_of(history, now)
         if not any(not job.runs for job in jobs) or (history.end <= now).sum() < ENOUGH:
@@ -127,9 +125,8 @@ def judge(
         text = "no job waits at any of the instants, so no start can be judged"
         raise ScenarioError(Problem(text, file=history.source))
     values = np.array(actual)
-    return JudgedForecasts(
-        instants=used, horizon=horizon, actual=np.minimum(values, horizon), beyond=values > horizon, methods=methods
-    )
+    return JudgedForecasts(instants=used, horizon=horizon, actual=np.minimum(values, horizon), beyond=values > horizon,
+                           methods=methods)  # fmt: skip
 
 
 def look_back(
@@ -147,8 +144,7 @@ def look_back(
         if not rows or (history.end <= now).sum() < ENOUGH:
             continue
         progress(f"earlier snapshot {number + 1} of {len(instants)}: {len(rows)} jobs wait")
-        twin = Twin(jobs, now, history, cluster, horizon=horizon, policy=policy, overrides=overrides,
-                    rules=rules)  # fmt: skip
+        twin = Twin(jobs, now, history, cluster, horizon=horizon, policy=policy, overrides=overrides, rules=rules)
         errors.append(_past(twin.forecast(samples, seed + number), rows, history, now))
     return errors
 
@@ -185,10 +181,9 @@ def with_limits(
     if jobs is None or partitioned or "user" not in jobs.labels:
         return history, cluster
     rows = np.flatnonzero(jobs.start < before)
-    past = Jobs(
-        unit=jobs.unit, arrival=jobs.arrival[rows], start=jobs.start[rows], end=np.minimum(jobs.end[rows], before),
-        amount=jobs.amount[rows], labels={"user": jobs.labels["user"][rows]}, names={"user": jobs.names["user"]},
-    )  # fmt: skip
+    past = Jobs(unit=jobs.unit, arrival=jobs.arrival[rows], start=jobs.start[rows],
+                end=np.minimum(jobs.end[rows], before), amount=jobs.amount[rows],
+                labels={"user": jobs.labels["user"][rows]}, names={"user": jobs.names["user"]})  # fmt: skip
     if len(past) < ENOUGH or not (past.wait > 0).any():
         return history, cluster
     steps = HeldSteps(past)
@@ -210,14 +205,13 @@ def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dic
     jobs, rows = [], {}
     for row in here.tolist():
         runs = history.start[row] <= now
-        jobs.append(SnapshotJob(
-            id=str(row), line=0, user=str(history.labels["user"][row]), partition=str(history.labels["partition"][row]),
-            submit=float(history.submit[row]), start=float(history.start[row]) if runs else math.nan,
-            limit=float(history.limit[row]), cpus=float(history.cpus[row]), gpus=float(history.gpus[row]),
-            gpu_type=str(history.kind[row]), count=float(history.nodes[row]),
-            account=str(history.labels["account"][row]), qos=str(history.labels["qos"][row]),
-            class_=str(history.labels["class"][row]),
-        ))  # fmt: skip
+        jobs.append(SnapshotJob(id=str(row), line=0, user=str(history.labels["user"][row]),
+                                partition=str(history.labels["partition"][row]), submit=float(history.submit[row]),
+                                start=float(history.start[row]) if runs else math.nan, limit=float(history.limit[row]),
+                                cpus=float(history.cpus[row]), gpus=float(history.gpus[row]),
+                                gpu_type=str(history.kind[row]), count=float(history.nodes[row]),
+                                account=str(history.labels["account"][row]), qos=str(history.labels["qos"][row]),
+                                class_=str(history.labels["class"][row])))  # fmt: skip
         if not runs:
             rows[str(row)] = row
     return jobs, rows

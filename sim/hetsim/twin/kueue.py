@@ -44,9 +44,7 @@ class KueueTwin(Twin):
 class KueueCluster:
     """A cluster with Kueue at an instant: its nodes, jobs, history and policy."""
 
-    def __init__(
-        self, path: Path, nodes: Path, now: float | None, fair_sharing: bool, manifests: Sequence[Path] = ()
-    ):  # fmt: skip
+    def __init__(self, path: Path, nodes: Path, now: float | None, fair_sharing: bool, manifests: Sequence[Path] = ()):
         self.objects = KueueObjects(path, nodes)
         self.policy = self.objects.policy(fair_sharing)
         self.nodes = nodes_of(path, nodes=nodes)
@@ -54,6 +52,9 @@ class KueueCluster:
         instants = [time for job in self.jobs for time in (job.submit, job.start)] + [end for _, end in over]
         self.now = max((time for time in instants if time == time), default=0.0) if now is None else now
         self.unsubmitted = [job for file in manifests for job in unsubmitted(file, self.objects, self.now)]
+        for inside, name in self.objects.places.items():
+            for node in (node for node in self.nodes if node["name"] in inside):
+                node["partitions"] = [*node.get("partitions", ()), name]
         over.sort(key=lambda one: one[0].submit)
         past = [job for job, _ in over]
         columns = {name: np.array([getattr(job, name) for job in past], dtype=float)
@@ -61,7 +62,8 @@ class KueueCluster:
         texts = {name: np.array([getattr(job, name) for job in past], dtype=object)
                  for name in ("gpu_type", "user", "class_", "partition", "account", "qos")}  # fmt: skip
         labels = {"rank": columns.pop("priority"), "class": texts.pop("class_")}
-        texts |= {name: np.array([job.more.get(name, "") for job in past], dtype=object) for name in FURTHER}
+        texts |= {name: np.array([job.more.get(name, "") for job in past], dtype=object)
+                  for name in (*FURTHER, "partition")}  # fmt: skip
         runtime, kind = np.array([end for _, end in over]) - columns["start"], texts.pop("gpu_type")
         self.history = JobHistory(str(path), runtime=runtime, kind=kind, labels=texts | labels,
                                   nodes=columns.pop("count"), **columns)  # fmt: skip

@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from hetsim.errors import Problem, ScenarioError, suggestion
 from hetsim.model.files import open_input
 from hetsim.scenario.file import document
-from hetsim.workload.readers.kueue import KueueObjects, unreadable
+from hetsim.workload.readers.kueue import MAX_INT, TOPOLOGIES, KueueObjects, unreadable, whole_number
 from hetsim.workload.readers.snapshot import SnapshotJob
 
 LABEL = "kueue.x-k8s.io/"
@@ -23,16 +25,29 @@ def unsubmitted(path: Path, objects: KueueObjects, now: float) -> list[SnapshotJ
     are ignored.  ScenarioError with file and line if a document cannot be read, or if its queue does not exist.
     """
     jobs = []
-    for described in _documents(path):
-        if (kind := described.data.get("kind")) in KINDS:
+    for described, where, one in chain.from_iterable(map(_listed, _documents(path))):
+        if (kind := one.get("kind") if isinstance(one, dict) else None) in KINDS:
             try:
-                jobs.append(_job(described.data, kind, objects, now))
+                jobs.append(_job(one, kind, objects, now))
             except (AttributeError, TypeError, KeyError, ValueError) as error:
-                text = f"cannot be read as a {kind}: {unreadable(error)}"
-                raise ScenarioError(described.problem(("kind",), text)) from None
+                text, key = f"cannot be read as a {kind}: {unreadable(error)}", getattr(error, "key", "kind")
+                raise ScenarioError(described.problem((*where, *key.split(".")), text)) from None
+            new, at = jobs[-1], described.problem((*where, "kind"), "")
+            new.more["file"], new.line = str(path), at.line or 0
+            if new.id in objects.submitted:
+                text = f"{new.id} is also in {objects.submitted[new.id]}; keep one of them, or rename it"
+                raise ScenarioError(replace(at, message=text))
+            objects.submitted[new.id] = f"{path}:{at.line}"
     if not jobs:
         raise ScenarioError(Problem(f"has no object of kind {', '.join(KINDS)}", file=str(path)))
     return jobs
+
+
+def _listed(described: document.Document) -> list[tuple[document.Document, Any, Any]]:
+    """Return document, path and content of each object, those of a `List` one by one."""
+    if not str(described.data.get("kind")).endswith("List"):
+        return [(described, (), described.data)]
+    return [(described, ("items", number), one) for number, one in enumerate(described.data.get("items") or ())]
 
 
 def _documents(path: Path) -> Iterator[document.Document]:
@@ -58,7 +73,7 @@ def _job(one: dict[str, Any], kind: str, objects: KueueObjects, now: float) -> S
         raise ValueError(f"{space}/{name} is already on the cluster; --job {space}/{name} prints a forecast if waiting")
     complete = {"priority": _priority(spec, objects)} | {key: value for key, value in spec.items() if value is not None}
     if (job := objects.job(f"{space}/{name}", 0, {"metadata": meta, "spec": complete})) is None:
-        raise ValueError("its pods request neither cores nor GPUs")
+        raise ValueError(objects.reason)
     job[0].reason = ""
     return job[0]
 
@@ -67,16 +82,22 @@ def _workload(one: dict[str, Any], kind: str, labels: dict[str, str]) -> dict[st
     spec = one.get("spec") or {}
     template = one if kind == "Pod" else one["template"] if kind == "PodTemplate" else spec["template"]
     labels = {**((template.get("metadata") or {}).get("labels") or {}), **labels}
-    count = int(spec.get("parallelism", 1)) if kind == "Job" else 1
+    counts = [whole_number(spec.get(key, 1), f"spec.{key}") for key in ("parallelism", "completions")
+              if kind == "Job" and (key == "parallelism" or spec.get(key) is not None)]  # fmt: skip
+    seconds: Any = labels.get(f"{LABEL}max-exec-time-seconds")
+    if seconds is None and (deadline := spec.get("activeDeadlineSeconds")) is not None:
+        seconds = whole_number(deadline, "spec.activeDeadlineSeconds", 1, MAX_INT)
+    notes = (template.get("metadata") or {}).get("annotations") or {}
+    wanted = {key: level for key in TOPOLOGIES if (level := notes.get(f"{LABEL}podset-{key}-topology")) != "false"}
     return {
         "queueName": labels.get(f"{LABEL}queue-name"),
         "priorityClassName": labels.get(f"{LABEL}priority-class") or template["spec"].get("priorityClassName"),
-        "maximumExecutionTimeSeconds": labels.get(f"{LABEL}max-exec-time-seconds") or spec.get("activeDeadlineSeconds"),
-        "podSets": [{"count": min(count, int(spec.get("completions") or count)), "template": template}],
+        "maximumExecutionTimeSeconds": seconds,
+        "podSets": [{"count": min(counts, default=1), "template": template, "topologyRequest": wanted}],
     }
 
 
-def _priority(spec: dict[str, Any], objects: KueueObjects) -> float:
+def _priority(spec: dict[str, Any], objects: KueueObjects) -> int:
     classes = {**objects.kinds.get("PriorityClass", {}), **objects.kinds.get("WorkloadPriorityClass", {})}
     others = [other["spec"] for _, other in objects.kinds.get("Workload", {}).values()]
     priorities = {_class(other): other.get("priority") for other in others}
@@ -84,7 +105,7 @@ def _priority(spec: dict[str, Any], objects: KueueObjects) -> float:
     if priorities.get(name := _class(spec)) is None:
         text = "is not known, and 0 here; add workloadpriorityclasses to kubectl get"
         objects.notes[f"the priority of class {name} {text}"] = None
-    return float(priorities.get(name) or 0)
+    return priorities.get(name) or 0
 
 
 def _class(spec: dict[str, Any]) -> str | None:

@@ -58,11 +58,9 @@ def _held(told: TwinForecast, other: TwinForecast | None) -> Panel:
         if one is not None:
             low, half, high = np.quantile(one.occupied, (0.05, 0.5, 0.95), axis=0)
             limit = color if other is not None else MUTED
-            marks += [
-                Band(one.times, low, high, label=f"{name}: 90 % of samples", color=color),
-                Line(one.times, half, f"{name}: median", color, width=1.6),
-                Line([-np.inf, np.inf], [one.capacity] * 2, color=limit, dash=1, width=0.9),
-            ]
+            marks += [Band(one.times, low, high, label=f"{name}: 90 % of samples", color=color),
+                      Line(one.times, half, f"{name}: median", color, width=1.6),
+                      Line([-np.inf, np.inf], [one.capacity] * 2, color=limit, dash=1, width=0.9)]  # fmt: skip
             capacity = max(capacity, one.capacity)
     y = Axis(f"{told.unit} held (dashed: all)", 0, 1.08 * capacity)
     title = f"{told.unit} held in the next {told.horizon / 3600:g} h"

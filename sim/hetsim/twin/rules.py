@@ -31,10 +31,9 @@ from hetsim.workload.rows.job_times import MOMENT, HeldOverTime
 NAME = "slurm_multifactor"
 NONE = dict.fromkeys(("age", "fair_share", "size", "partition", "priority", "service"), 0.0)  # all weights 0
 # parameters with which slurm_multifactor equals a policy (head and 100 jobs behind it)
-SAME: dict[str, dict[str, Any]] = {
-    "fcfs": {"bf_max_job_test": 0}, "easy_backfill": {"bf_job_part_count_reserve": 1, "bf_max_job_test": 101},
-    "conservative_backfill": {"bf_max_job_test": 101},
-}  # fmt: skip
+SAME: dict[str, dict[str, Any]] = {"fcfs": {"bf_max_job_test": 0},
+                                   "easy_backfill": {"bf_job_part_count_reserve": 1, "bf_max_job_test": 101},
+                                   "conservative_backfill": {"bf_max_job_test": 101}}  # fmt: skip
 # parameters of priority; if --policy sets one of them, no weights are inferred
 PRIORITY = NONE.keys() | {"partitions", "usage", "accounts", "half_life", "max_age"}
 # Minimum evidence: jobs (or users) blocked by a cap, jobs with a PRIORITY and their users, starts that show a cycle
@@ -45,10 +44,8 @@ HALF_LIVES = tuple(DAY * 2.0 ** (k / 2) for k in range(-2, 13))
 MAX_AGES = (7 * DAY, DAY, 14 * DAY, 30 * DAY)
 PERIODS = (600, 300, 240, 180, 120, 90, 60, 45, 30, 20, 15, 10)
 # REASON values, by the key of a QOS
-CAPS = {
-    "max_gpus_per_user": "QOSMaxGRESPerUser", "max_jobs_per_user": "QOSMaxJobsPerUserLimit", "max_gpus": "QOSGrpGRES",
-    "max_jobs": "QOSGrpJobsLimit|QOSJobLimit",
-}  # fmt: skip
+CAPS = {"max_gpus_per_user": "QOSMaxGRESPerUser", "max_jobs_per_user": "QOSMaxJobsPerUserLimit",
+        "max_gpus": "QOSGrpGRES", "max_jobs": "QOSGrpJobsLimit|QOSJobLimit"}  # fmt: skip
 LIMIT = re.compile("Limit|Max|Grp|Licenses|^QOS|^Assoc")  # any limit in REASON
 
 Positive = Annotated[float, Field(gt=0)]
@@ -290,10 +287,8 @@ def _weights(
             error = float(np.sqrt(((predicted - priority[1::2]) ** 2).mean()))
             if error < BETTER * best:
                 best, ordered, amounts = error, _ordered(predicted, priority[1::2]), nnls(table, priority)[0].tolist()
-                weights = Weights(
-                    amounts[0], amounts[1], amounts[2], amounts[3], half_life=half_life, max_age=max_age, tree=tree,
-                    labels=dict(zip(labels, amounts[4:], strict=False)),
-                )  # fmt: skip
+                weights = Weights(amounts[0], amounts[1], amounts[2], amounts[3], half_life=half_life, max_age=max_age,
+                                  tree=tree, labels=dict(zip(labels, amounts[4:], strict=False)))  # fmt: skip
     share = f"{100 * ordered:.0f} % of the pairs of one half are in the order predicted from the other"
     if weights is None or ordered < MIN_ORDERED:
         return None, [f"weights of priority not used: {share}, {100 * MIN_ORDERED:.0f} % are needed ({what})"]

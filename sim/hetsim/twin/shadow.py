@@ -99,12 +99,10 @@ class ShadowLog:
             return
         jobs, rules = range(len(told.jobs)), told.rules
         table = [[*told.ends(job), *told.quantiles(job, SHARES), float(told.by_limits[job])] for job in jobs]
-        document = {
-            "now": now, "horizon": told.horizon, "policy": policy, "ids": [job.id for job in told.jobs],
-            "groups": [told.group(job) for job in jobs], "rules": asdict(rules),
-            "limits": [job.reason if rules.is_beyond(job) else "" for job in told.jobs],
-            "table": np.minimum(np.array(table), told.horizon).round(3).tolist(),
-        }  # fmt: skip
+        document = {"now": now, "horizon": told.horizon, "policy": policy, "ids": [job.id for job in told.jobs],
+                    "groups": [told.group(job) for job in jobs], "rules": asdict(rules),
+                    "limits": [job.reason if rules.is_beyond(job) else "" for job in told.jobs],
+                    "table": np.minimum(np.array(table), told.horizon).round(3).tolist()}  # fmt: skip
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"forecast-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}.json"
         text = json.dumps(document, sort_keys=True) + "\n"

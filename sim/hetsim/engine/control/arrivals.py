@@ -1,7 +1,7 @@
 """Tasks until they start: admission, predecessors, queues, and patience."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from hetsim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED
 from hetsim.model.task import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Task
 from hetsim.model.tasks import StagedRequests
 from hetsim.policy.contract import Scheduler
-from hetsim.policy.decisions import Accept, Defer, Reject
+from hetsim.policy.decisions import Accept, Defer, Reject, as_number
 
 
 @dataclass(eq=False)
@@ -116,10 +116,9 @@ class Arrivals:
             return
         self.make_ready(task)
 
-    def _defer(self, task: Task, until: float) -> None:
-        if not self.state.clock._now < until < math.inf:
-            what = f"must defer {task} to a later, finite time; got t = {until:g} s"
-            raise illegal(self.state, what)
+    def _defer(self, task: Task, given: Any) -> None:
+        if (until := as_number(given)) is None or not self.state.clock._now < until < math.inf:
+            raise illegal(self.state, f"must defer {task} to a later, finite time; got t = {given} s")
         task.state = FUTURE
         self.state.deferred += 1
         if self.whole is not None and self.whole.size[task.index] > 1:
@@ -141,10 +140,11 @@ class Arrivals:
                     self._follow(one)
         self.rounds.wake()  # it may be the head of a queue in order of arrival
 
-    def _redirect(self, task: Task, positions: tuple[int, ...]) -> None:
-        to = f"redirects {task} to modes {positions} in admission"
-        if not positions or any(not 0 <= p < len(task.shape.modes) for p in positions):
-            raise illegal(self.state, f"{to}, which the task does not have")
+    def _redirect(self, task: Task, given: Any) -> None:
+        to, count = f"redirects {task} to modes {given!r} in admission", len(task.shape.modes)
+        positions = tuple([as_number(one, int) for one in given] if isinstance(given, Iterable) else ())
+        if not positions or not all(one is not None and 0 <= one < count for one in positions):
+            raise illegal(self.state, f"{to}, which the task does not have; it has the modes {(*range(count),)}")
         if task.shape in self.state.queue_of or task.shape in self.state.serving.fleets:
             what = "but requests cannot be redirected: all of a batch run in one mode"
             raise illegal(self.state, f"{to}, {what}; answer Accept() or Reject")

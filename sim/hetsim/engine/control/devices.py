@@ -16,6 +16,7 @@ from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.device import Device
 from hetsim.model.record import FAILED, LAUNCH_STOPPED
 from hetsim.model.task import BLOCKED, WAITING
+from hetsim.policy.decisions import as_number
 
 
 @dataclass(eq=False)
@@ -72,11 +73,11 @@ class Devices:
                 run.clock.cancel(self.waking.pop(device.index))
                 self._set_asleep(device, False)
         else:
-            if not isinstance(wanted, int | float) or not 0 < float(wanted) < math.inf:
+            if (frequency := as_number(wanted)) is None or not 0 < frequency < math.inf:
                 raise illegal(run, f"sets {device} to the frequency {wanted!r}; it must be a finite number above 0")
-            if wanted != state.frequency:
-                log.append((now, device.index, "frequency", float(wanted)))
-                self._set_pace(device, float(wanted), state.slowdown)
+            if frequency != state.frequency:
+                log.append((now, device.index, "frequency", frequency))
+                self._set_pace(device, frequency, state.slowdown)
 
     def _set_asleep(self, device: Device, asleep: bool) -> None:
         run, state = self.run, self.state(device)

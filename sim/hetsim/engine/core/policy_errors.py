@@ -10,7 +10,7 @@ from hetsim.model.device import Device
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Task
-from hetsim.policy.decisions import Annotate, Drop, Fetch, Move, Partition, Reject, Set, Start, Stop, Wait
+from hetsim.policy.decisions import Annotate, Drop, Fetch, Move, Partition, Reject, Set, Start, Stop
 
 ASKED_IN_VAIN = 100_000  # queries of a policy without a decision between them; more are reported as a loop
 
@@ -176,8 +176,6 @@ def malformed(run: RunState, decision: Any) -> str | None:
     if isinstance(decision, Stop | Move | Reject | Annotate) and not isinstance(decision.task, Task):
         what = "neither a task nor a device" if isinstance(decision, Stop) else "not a task"
         return f"yields {decision!r}: {decision.task!r} is {what}"
-    if isinstance(decision, Wait) and not isinstance(decision.until, int | float):
-        return f"yields {decision!r}: {decision.until!r} is not a time"
     if isinstance(decision, Set | Fetch | Drop | Partition) and not is_own_device(run, decision.device):
         return f"yields {decision!r}: {decision.device!r} is not a device of this cluster"
     return None

@@ -1,11 +1,12 @@
 """Decision rounds: when the policy is called, and when a run is over."""
 
 import math
+from typing import Any
 
 from hetsim.engine.core.policy_errors import deadlock, illegal
 from hetsim.engine.core.state import RunState
 from hetsim.engine.kernel.clock import TIMER, Timer
-from hetsim.policy.decisions import Wait
+from hetsim.policy.decisions import Wait, as_number
 
 INF = math.inf
 
@@ -63,12 +64,13 @@ class Rounds:
             state.wake_on = "change"  # a task held back by a partition limit waits, even if the policy has no queue
         if state.wanting:
             state.wake_on = "change"  # a released device may be for a replica
-        if (until := decision.until) == INF:
+        until: Any = decision.until
+        if until == INF:
             if self._wake.entry >= 0:
                 self.clock.cancel(self._wake)
             return
-        if not until > self.clock._now:  # not `<=`: NaN is refused, too
-            raise illegal(state, f"must wait until a time after now; got t = {until:g} s")
+        if (until := as_number(until)) is None or until <= self.clock._now:
+            raise illegal(state, f"must wait until a time after now; got t = {decision.until} s")
         # A run with a horizon lasts until then, and its devices draw power: a policy may still put them to sleep.
         if self._here() or state.sources.to_come or state.input.horizon < math.inf:
             self.clock.again(until, TIMER, self._wake)

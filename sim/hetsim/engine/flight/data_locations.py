@@ -18,6 +18,7 @@ from hetsim.model.cluster import Cluster
 from hetsim.model.device import Device
 from hetsim.model.task import Task
 from hetsim.model.tasks import Item, Tasks
+from hetsim.policy.decisions import as_number
 
 
 def host(node: int) -> int:
@@ -224,9 +225,9 @@ class Places:
         here.leaving.clear()  # write-backs from a failed device are lost
         return lost
 
-    def drop(self, item: int, device: Device) -> str | None:
+    def drop(self, item: Any, device: Device) -> str | None:
         """Carry out a policy's Drop; return the reason if it is illegal, else None."""
-        if not 0 <= item < len(self.items):
+        if (item := as_number(item, int)) is None or not 0 <= item < len(self.items):
             return "the item does not exist"
         copies = self.where[item]
         if device.index not in copies:

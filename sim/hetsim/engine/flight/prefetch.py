@@ -1,6 +1,7 @@
 """Prefetches: copies of items sent to an accelerator before they are needed."""
 
 from collections.abc import Callable
+from typing import Any
 
 from hetsim.engine.flight.launch import INF
 from hetsim.engine.flight.part import Part, insert_part
@@ -8,15 +9,16 @@ from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.kernel.clock import FINISH, Timer
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.device import Device
+from hetsim.policy.decisions import as_number
 
 
-def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Callable[[], None]) -> str | None:
+def fetch(transfers: Transfers, item: Any, device: Device, number: int, then: Callable[[], None]) -> str | None:
     """Copy an item to an accelerator through its upload engine.
 
     `number` is the position of the copy among launches at the engine; `then` is called at its end.  Return why the copy
     is impossible, or None.
     """
-    if not 0 <= item < len(transfers.places.items):
+    if (item := as_number(item, int)) is None or not 0 <= item < len(transfers.places.items):
         return "the item does not exist"
     state = transfers.capacity.of[device.index]
     if not isinstance(state, GpuState):

@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,16 +121,16 @@ class Fleet(KVTransfers):
         self.recorder.place[row] = self.recorder.place_code(replica.placement, 0)
 
     def first_token(self, request: Generation) -> None:
-        self._shown(request.replica, self._first, request)
+        self._shown(request.replica, self._show_first, request)
 
-    def _shown(self, replica: Replica, show: Callable[[Generation], None], request: Generation) -> None:
+    def _shown(self, replica: Any, show: Callable[[Generation], None], request: Generation) -> None:
         """Show a result to its client: now, or after the replica's next step."""
         if self.service.async_scheduling:
             replica.unseen.append((show, request))
         else:
             show(request)
 
-    def _first(self, request: Generation) -> None:
+    def _show_first(self, request: Generation) -> None:
         row = request.row
         if math.isnan(self.first_tokens[row]) and (row in self.requests or row in self.answered):
             self.first_tokens[row] = time = self.clock._now + self.service.response_delay
@@ -155,13 +155,13 @@ class Fleet(KVTransfers):
             return
         del self.requests[row]
         self.answered[row] = request.task  # its client may still abort it on its way
-        self._shown(replica, self._last, request)
+        self._shown(replica, self._show_last, request)
 
-    def _last(self, request: Generation) -> None:
+    def _show_last(self, request: Generation) -> None:
         row, now, back = request.row, self.clock._now, self.service.response_delay
         if row not in self.answered:
             return
-        self._first(request)  # if it came from another replica, of which the next step has not ended
+        self._show_first(request)  # if it came from another replica, of which the next step has not ended
         if back:
             self.clock.at(now + back, FINISH, Later(self._delivered, request.task))
         else:

@@ -17,6 +17,7 @@ from hetsim.model.randomness import JUDGED, RandomTree
 from hetsim.model.record import DecisionTime, RunInput
 from hetsim.model.tasks import Tasks
 from hetsim.policy import Admission, Batching, IterationPolicy, PlannedScheduler, PlanProblem, Routing, Scheduler
+from hetsim.policy.decisions import as_number
 from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.building.faults import build_faults, check_chances
 from hetsim.scenario.building.language_model import joining_problem
@@ -40,10 +41,8 @@ DEFAULT_EVICTION = PolicySpec("eviction", "lru")
 DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
 DEFAULT_BATCHING = {False: PolicySpec("batching", "serial_greedy"), True: PolicySpec("batching", "continuous")}
 # messages about a batching policy for services of the other kind; True: language models
-UNFIT = {
-    False: "needs a language model (service: {kind: llm}); services here form batches",
-    True: "forms whole batches, which language models cannot use; use continuous",
-}
+UNFIT = {False: "needs a language model (service: {kind: llm}); services here form batches",
+         True: "forms whole batches, which language models cannot use; use continuous"}  # fmt: skip
 # signals of policies that only replicas of language models have
 OF_TOKENS = {"kv": "KV blocks", "prefix": "cached prefixes", "forecast": "forecasts"}
 
@@ -77,6 +76,12 @@ def service_policies(
         if not isinstance(policy, IterationPolicy if language else Batching):
             continue
         if isinstance(policy, Batching):
+            if (given := policy.max_batch) is not None and type(given) is not int:
+                policy.max_batch = as_number(given, int)
+            if given is not None and (policy.max_batch or 0) < 1:
+                text = f"{spec.name}: max_batch must be a whole number of at least 1, or None; got {given!r}"
+                problems.append(document.problem(_place(stream, spec, policies.of_service), text))
+                continue
             modes = context.modes.shapes[int(stream.shape[0])].modes
             context.warnings += [f"{stream.name}: {spec.name} {text}" for text in policy.remarks(modes)]
         elif (joining := joining_problem(stream, policy)) is not None:
@@ -146,6 +151,8 @@ def make_policy(spec: PolicySpec, scenario: "ScenarioSource", problems: list[Pro
     path: Path_ = place or ("policy", spec.kind)
     try:
         policy = spec.make()
+        if missing := getattr(type(policy), "__abstractmethods__", None):  # compiled bases do not look at it
+            raise TypeError(f"{type(policy).__name__} is abstract: it lacks {', '.join(sorted(missing))}")
         if hasattr(policy, "external_program") and (program := scenario.document.program) is not None:
             text = json.dumps(scenario.document.data, sort_keys=True, default=str)
             policy.external_program = replace(program, scenario=text)
@@ -209,9 +216,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         if getattr(policies, part) is not None and not any(getattr(one, "kept", True) for one in answered):
             text = f"{part} needs a service with replicas, but no workload entry has one"
             problems.append(scenario.document.problem(("policy", part), text))
-    formed, iteration = (
-        service_policies(served, scenario, context, problems=problems, language=one) for one in (False, True)
-    )
+    formed, iteration = (service_policies(served, scenario, context, problems=problems, language=one)
+                         for one in (False, True))  # fmt: skip
     batching, there = [one[0] for one in formed], any(stream.replica_modes for stream in served)
     eviction = make_policy(policies.eviction or DEFAULT_EVICTION, scenario, problems) if there else None
     problems += place_problems(served, model.workload, context)
@@ -230,9 +236,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     if calls is not None:
         rejecting = [] if admission is None else [admission]
         killing = model.site.at_limit == "kill"
-        check_retries(
-            calls, tasks, streams, policies=[scheduler, *rejecting], batching=batching, killing=killing, context=context
-        )
+        check_retries(calls, tasks, streams, policies=[scheduler, *rejecting], batching=batching, killing=killing,
+                      context=context)  # fmt: skip
     context.warnings += check_chances(tasks, faults, cluster, horizon) if faults else []
     hopeless, many = hopeless_deadlines(tasks)
     (context.warnings if many else context.notes).extend(hopeless)
@@ -391,10 +396,8 @@ def offered_load(tasks: Tasks, cluster: Cluster) -> float:
         for position, mode in enumerate(shape.modes):
             mine = times[fastest == position, position]
             work["cores" if mode.on_cpu else "accelerators"] += float(mine[np.isfinite(mine)].sum()) * mode.width
-    total = {
-        "cores": float(sum(node.cpus for node in cluster.nodes)),
-        "accelerators": float(sum(len(node.accelerators) for node in cluster.nodes)),
-    }
+    total = {"cores": float(sum(node.cpus for node in cluster.nodes)),
+             "accelerators": float(sum(len(node.accelerators) for node in cluster.nodes))}  # fmt: skip
     seconds = max(work[kind] / total[kind] for kind in work if total[kind]) if any(total.values()) else 0.0
     span = float(np.ptp(tasks.arrival)) if len(tasks) else 0.0
     return seconds / span if span > 0 else float("inf")

@@ -53,6 +53,8 @@ def included(value: Any, section: str, model: type[BaseModel], info: ValidationI
         raise KeyProblem("profile", f"{path} describes a language model; add kind: llm to the service")
     if section == "service" and wanted and not language and "compute" in content:
         raise KeyProblem("profile", f"{path} describes batches, not a language model; leave out kind: llm")
+    if section == "service" and wanted and "kind" not in content:
+        raise KeyProblem("profile", str(read.problem((section,), "has no kind; a language model needs kind: llm here")))
     try:
         model.model_validate(content, context={"base": str(path.parent), "profile": True})
     except ValidationError as error:

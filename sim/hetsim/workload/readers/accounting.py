@@ -74,13 +74,11 @@ def _of_pbs(log: JobLog) -> Records:
             start = fields.get("start") or began[name][1]
             began.pop(name, None)
             queued.pop(name, None)
-            yield line, {
-                **_held_in_pbs(fields), "id": name.partition(".")[0], "arrival": fields.get("ctime") or start,
-                "start": start, "end": fields.get("end") or f"{_clock(log, line, when) + zone:.0f}",
-                "time_limit": fields.get("Resource_List.walltime"), "user": fields.get("user"),
-                "queue": fields.get("queue"), "account": fields.get("account") or fields.get("project"),
-                "status": fields.get("Exit_status") or kind,
-            }  # fmt: skip
+            yield line, {**_held_in_pbs(fields), "id": name.partition(".")[0], "arrival": fields.get("ctime") or start,
+                         "start": start, "end": fields.get("end") or f"{_clock(log, line, when) + zone:.0f}",
+                         "time_limit": fields.get("Resource_List.walltime"), "user": fields.get("user"),
+                         "queue": fields.get("queue"), "account": fields.get("account") or fields.get("project"),
+                         "status": fields.get("Exit_status") or kind}  # fmt: skip
         elif kind in "DA" and name in queued:
             log.leave_out("never started", queued.pop(name)[0])
     for reason, open_jobs in (("no end", began), ("never started", queued)):
@@ -150,12 +148,10 @@ def _of_lsb_acct(log: JobLog) -> Records:
         if began == "0":
             log.leave_out("never started", line)
             continue
-        yield line, {
-            "id": cells[3] if index == "0" else f"{cells[3]}[{index}]", "arrival": submitted, "start": began,
-            "end": cells[2], "user": cells[11], "queue": cells[12], "account": rest[1],
-            "status": {"64": "DONE", "32": "EXIT"}.get(cells[after], cells[after]),
-            **_held_in_lsf(text.replace('""', '"'), hosts, float(cells[6])),
-        }  # fmt: skip
+        yield line, {"id": cells[3] if index == "0" else f"{cells[3]}[{index}]", "arrival": submitted, "start": began,
+                     "end": cells[2], "user": cells[11], "queue": cells[12], "account": rest[1],
+                     "status": {"64": "DONE", "32": "EXIT"}.get(cells[after], cells[after]),
+                     **_held_in_lsf(text.replace('""', '"'), hosts, float(cells[6]))}  # fmt: skip
 
 
 def _counted(hosts: list[str]) -> list[str]:
@@ -204,11 +200,10 @@ def _bacct_job(log: JobLog, line: int, block: list[str]) -> Record | None:
     dispatched = next(part for part in text.split("\n") if "Dispatched" in part)
     hosts = _counted(re.findall(r"<([^>]*)>", re.split("Effective|Allocated", dispatched)[0]))
     slots = re.search(r"(\d+) (?:Task|Processors|Slot)", text)
-    return {
-        "id": keys["Job"], "arrival": events["Submitted"], "start": events["Dispatched"], "end": events["Completed"],
-        "user": keys.get("User"), "queue": keys.get("Queue"), "account": keys.get("Project"),
-        "status": keys.get("Status"), **_held_in_lsf(text, hosts, float(slots[1]) if slots else 1.0),
-    }  # fmt: skip
+    return {"id": keys["Job"], "arrival": events["Submitted"], "start": events["Dispatched"],
+            "end": events["Completed"], "user": keys.get("User"), "queue": keys.get("Queue"),
+            "account": keys.get("Project"), "status": keys.get("Status"),
+            **_held_in_lsf(text, hosts, float(slots[1]) if slots else 1.0)}  # fmt: skip
 
 
 def _year_of(date: str) -> int:
@@ -246,11 +241,10 @@ def _of_sge(log: JobLog) -> Records:
         came, began, ended = (cell[:-3] if len(cell) > 12 else cell for cell in cells[8:11])  # some write ms
         asked = dict(re.findall(r"\b(gpus?|ngpus|h_rt)=([\d:]+)", cells[39]))
         gpus = next((value for key, value in asked.items() if key != "h_rt"), "0")
-        yield line, {
-            "id": cells[5] if cells[35] == "0" else f"{cells[5]}.{cells[35]}", "arrival": came, "start": began,
-            "end": ended, "cpus": cells[34], "gpus": gpus, "time_limit": asked.get("h_rt"), "user": cells[3],
-            "queue": cells[0], "account": cells[31], "recorded_node": cells[1], "status": cells[12],
-        }  # fmt: skip
+        yield line, {"id": cells[5] if cells[35] == "0" else f"{cells[5]}.{cells[35]}", "arrival": came, "start": began,
+                     "end": ended, "cpus": cells[34], "gpus": gpus, "time_limit": asked.get("h_rt"), "user": cells[3],
+                     "queue": cells[0], "account": cells[31], "recorded_node": cells[1],
+                     "status": cells[12]}  # fmt: skip
 
 
 @job_log
@@ -273,13 +267,11 @@ def _of_ray(log: JobLog) -> Records:
                 log.leave_out("never started" if not began else "no end", line)
                 continue
             names = ("task_id", "submission_id", "job_id")
-            yield line, {
-                "id": next((str(row[name]) for name in names if row.get(name)), None),
-                "arrival": row.get("creation_time_ms") or began, "start": began, "end": ended,
-                "cpus": asked.get("CPU", row.get("entrypoint_num_cpus")) or 0,
-                "gpus": asked.get("GPU", row.get("entrypoint_num_gpus")) or 0,
-                "recorded_node": row.get("node_id") or row.get("driver_node_id"), "class": row.get("name"),
-                "status": row.get("state") or row.get("status"),
-            }  # fmt: skip
+            yield line, {"id": next((str(row[name]) for name in names if row.get(name)), None),
+                         "arrival": row.get("creation_time_ms") or began, "start": began, "end": ended,
+                         "cpus": asked.get("CPU", row.get("entrypoint_num_cpus")) or 0,
+                         "gpus": asked.get("GPU", row.get("entrypoint_num_gpus")) or 0,
+                         "recorded_node": row.get("node_id") or row.get("driver_node_id"), "class": row.get("name"),
+                         "status": row.get("state") or row.get("status")}  # fmt: skip
     except json.JSONDecodeError as error:
         log.fail(f"is neither a JSON list nor JSON lines ({error.msg})")

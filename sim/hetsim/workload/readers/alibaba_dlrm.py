@@ -71,7 +71,5 @@ def _instance(log: JobLog, line: int, cells: list[str], latest: float) -> None:
         log.remark("existed before the trace began; they arrive at time 0", line)
     if late:
         log.remark("existed when the trace ended; they run until then", line)
-    log.add(
-        line, cells[0] or None, came, ended - began, cpus=cores, gpus=gpus, memory=memory * GIB, rdma=rdma, start=began,
-        user=cells[8], max_per_node=upper if upper > 0 else None, **{"class": cells[7]},
-    )  # fmt: skip
+    log.add(line, cells[0] or None, came, ended - began, cpus=cores, gpus=gpus, memory=memory * GIB, rdma=rdma,
+            start=began, user=cells[8], max_per_node=upper if upper > 0 else None, **{"class": cells[7]})  # fmt: skip

@@ -12,10 +12,8 @@ from hetsim.workload.rows.job_log import JobLog
 from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.text_rows import CsvTable
 
-COLUMNS = (
-    "job_name", "organization", "gpu_model", "job_type", "cpu_request", "gpu_request", "worker_num", "submit_time",
-    "duration",
-)  # fmt: skip
+COLUMNS = ("job_name", "organization", "gpu_model", "job_type", "cpu_request", "gpu_request", "worker_num",
+           "submit_time", "duration")  # fmt: skip
 
 
 @job_log
@@ -30,8 +28,6 @@ def read(log: JobLog) -> JobLog:
             message = f"{shown(cells[2])} workers of {shown(cells[1])} GPUs are not a gang of whole GPUs"
             log.wrong(line, "worker_num", message)
             continue
-        log.add(
-            line, name or None, came, took, gpus=total, cpus=cpus * workers, priority=float(kind.upper() == "HP"),
-            user=user, devices=model if gpus else "", **{"class": kind},
-        )  # fmt: skip
+        log.add(line, name or None, came, took, gpus=total, cpus=cpus * workers, priority=float(kind.upper() == "HP"),
+                user=user, devices=model if gpus else "", **{"class": kind})  # fmt: skip
     return log

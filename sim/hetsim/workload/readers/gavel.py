@@ -92,10 +92,8 @@ def _job(log: JobLog, line: int, name: str, cells: list[str], known: Throughputs
         return
     times = {f"time {kind}": steps / speed if speed else math.inf for kind, speed in speeds.items()}
     # Jobs have no names: by line they stay what they are in any sample.
-    log.add(
-        line, None, came, 0.0, key=f"{line}", **times, **{"class": name}, gpus=scale,
-        weight=weight if weight > 0 else None, slo=slo if slo > 0 else None,
-    )  # fmt: skip
+    log.add(line, None, came, 0.0, key=f"{line}", **times, **{"class": name}, gpus=scale,
+            weight=weight if weight > 0 else None, slo=slo if slo > 0 else None)  # fmt: skip
 
 
 def nodes(

@@ -72,14 +72,9 @@ class _Reader(text_rows.ReadFile):
         predecessors = None if self.independent or not any(lists) else self._predecessors(lists, ids, rows)
         self.row_problems.fail_if_any()
         values = np.array(times, dtype=float)
-        return TaskTable(
-            str(self.path),
-            {name: values[:, position].copy() for position, name in enumerate(columns)},
-            np.zeros(len(rows)),
-            id=np.array(ids, dtype=np.int64),
-            predecessors=predecessors,
-            line=[number for number, _ in rows].__getitem__,
-        )
+        return TaskTable(str(self.path), {name: values[:, position].copy() for position, name in enumerate(columns)},
+                         np.zeros(len(rows)), id=np.array(ids, dtype=np.int64), predecessors=predecessors,
+                         line=[number for number, _ in rows].__getitem__)  # fmt: skip
 
     def _without_header(self, rows: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
         if rows and len(rows[0][1]) > 1 and not any(text_rows.NUMBER.fullmatch(cell) for cell in rows[0][1]):

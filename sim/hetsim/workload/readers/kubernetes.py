@@ -4,13 +4,14 @@
     kubectl get nodes -o json > nodes.json
 
 The list may be that of kubectl, a JSON list, or JSON lines of pods or of watch events ({"type": ..., "object": POD}),
-in which the last event of a pod counts.  A pod occupies what all its containers request together (or one of its init
-containers, if that is more): cpu, memory, GPUs (nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915 or xe).  It arrived at
-its creationTimestamp, started with its first container (or at status.startTime) and ran until its last container
-finished.  A pod whose containers restarted occupied its devices from PodScheduled (or status.startTime) on; `attempts`
-counts them.  Its time limit is activeDeadlineSeconds.  A nodeSelector nvidia.com/gpu.product (amd.com/gpu.product-name,
-gpu.intel.com/product) restricts it to that type.  The node becomes `recorded_node`, the namespace the class, the phase
-the column `status`, and the label that `user_label` names (default: user) the user.
+in which the last event of a pod counts.  A pod occupies what all its containers and sidecars request together (or one
+of its init containers, if that is more), and its overhead: cpu, memory, GPUs (nvidia.com/gpu, amd.com/gpu,
+gpu.intel.com/i915 or xe).  It arrived at its creationTimestamp, started with its first container (or at
+status.startTime) and ran until its last container finished.  A pod whose containers restarted occupied its devices from
+PodScheduled (or status.startTime) on; `attempts` counts them.  Its time limit is activeDeadlineSeconds.  A nodeSelector
+nvidia.com/gpu.product (amd.com/gpu.product-name, gpu.intel.com/product) restricts it to that type.  The node becomes
+`recorded_node`, the namespace the class, the phase the column `status`, and the label that `user_label` names (default:
+user) the user.
 
 Pods of one gang are one job with their total resources, named after the gang: by the first label or annotation of
 Volcano, Kubeflow, JobSet, Kueue, Ray and the coscheduling plug-in that a pod has, or by the label that
@@ -24,8 +25,8 @@ are skipped unless `down: true`.
 """
 
 import json
-import operator
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -41,25 +42,18 @@ from hetsim.workload.rows.rows_of_a_job import gang as declared_gang
 from hetsim.workload.rows.text_rows import Flag
 
 # Resources that are whole GPUs: label of the product, and GPU type if there is no label
-GPUS = {
-    "nvidia.com/gpu": ("nvidia.com/gpu.product", "gpu"),
-    "amd.com/gpu": ("amd.com/gpu.product-name", "amd"),
-    "gpu.intel.com/i915": ("gpu.intel.com/product", "intel"),
-    "gpu.intel.com/xe": ("gpu.intel.com/product", "intel"),
-}
+GPUS = {"nvidia.com/gpu": ("nvidia.com/gpu.product", "gpu"), "amd.com/gpu": ("amd.com/gpu.product-name", "amd"),
+        "gpu.intel.com/i915": ("gpu.intel.com/product", "intel"),
+        "gpu.intel.com/xe": ("gpu.intel.com/product", "intel")}  # fmt: skip
 READ = ("cpu", "memory", *GPUS)
 # Labels and annotations that name the gang of a pod
-GANGS = (
-    "volcano.sh/job-name", "scheduling.k8s.io/group-name", "training.kubeflow.org/job-name", "pytorch-job-name",
-    "tf-job-name", "mpi-job-name", "jobset.sigs.k8s.io/jobset-name", "kueue.x-k8s.io/pod-group-name",
-    "scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io", "ray.io/cluster",
-)  # fmt: skip
+GANGS = ("volcano.sh/job-name", "scheduling.k8s.io/group-name", "training.kubeflow.org/job-name", "pytorch-job-name",
+         "tf-job-name", "mpi-job-name", "jobset.sigs.k8s.io/jobset-name", "kueue.x-k8s.io/pod-group-name",
+         "scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io", "ray.io/cluster")  # fmt: skip
 
 _AMOUNT = re.compile(r"([0-9.]+(?:[eE][-+]?[0-9]+)?)(m|k|[KMGTPE]i?)?")
-_FACTOR = {
-    "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
-}  # fmt: skip
+_FACTOR = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "Ki": 2**10, "Mi": 2**20,
+           "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}  # fmt: skip
 
 
 @job_log
@@ -141,7 +135,7 @@ def _pod(
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
     came = log.date(line, "creationTimestamp", str(meta.get("creationTimestamp") or ""))
     began, ended, attempts = _span(log, line, status)
-    requests = _requests(spec)
+    requests = requests_of(spec)
     phase = str(status.get("phase") or "")
     if came is None:
         return None
@@ -153,22 +147,15 @@ def _pod(
         return None
     for key in _unread(requests):
         log.remark(f"request {key}, which is not modeled: these pods are kept without it", line)
-    labels = {
-        "user": (meta.get("labels") or {}).get(user_label),
-        "class": meta.get("namespace"),
-        "status": phase,
-        "recorded_node": spec.get("nodeName"),
-        "devices": _product(spec, requests, line, makes),
-    }
+    labels = {"user": (meta.get("labels") or {}).get(user_label), "class": meta.get("namespace"), "status": phase,
+              "recorded_node": spec.get("nodeName"), "devices": _product(spec, requests, line, makes)}  # fmt: skip
     texts = {key: str(value) for key, value in labels.items() if value}
     name = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
     limit = spec.get("activeDeadlineSeconds")
     gpus = sum((requests[key] for key in _makes(requests)), 0.0)
-    return {
-        "id": name, "arrival": came, "start": began, "end": ended, "cpus": requests["cpu"], "gpus": gpus,
-        "memory": float(int(requests["memory"])), **({"attempts": attempts} if attempts > 1 else {}),
-        **({"time_limit": float(limit), "estimate": float(limit)} if limit else {}), **texts,
-    }  # fmt: skip
+    return {"id": name, "arrival": came, "start": began, "end": ended, "cpus": requests["cpu"], "gpus": gpus,
+            "memory": float(int(requests["memory"])), **({"attempts": attempts} if attempts > 1 else {}),
+            **({"time_limit": float(limit), "estimate": float(limit)} if limit else {}), **texts}  # fmt: skip
 
 
 def _makes(held: dict[str, float]) -> list[str]:
@@ -213,13 +200,17 @@ def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None,
     return began, ended, 1.0 + restarts
 
 
-def _requests(spec: dict[str, Any]) -> dict[str, float]:
-    total = {"cpu": 0.0, "memory": 0.0}
-    for containers, joined in (("containers", operator.add), ("initContainers", max)):
-        for container in spec.get(containers) or []:
-            for key, value in _of(container).items():
-                total[key] = joined(total.get(key, 0.0), value)
-    return total
+def requests_of(spec: dict[str, Any]) -> dict[str, float]:
+    """Return the requests of a PodSpec: of its containers, or of its start if more."""
+    total, starts = Counter[str](), Counter[str]()
+    for container in spec.get("initContainers") or []:
+        own: Any = Counter(_of(container))
+        starts |= total + own
+        total.update(own if container.get("restartPolicy") == "Always" else {})  # a sidecar runs beside the others
+    for container in spec.get("containers") or []:
+        total.update(_of(container))
+    overhead: Any = _of({"resources": {"requests": spec.get("overhead")}})
+    return {"cpu": 0.0, "memory": 0.0, **((total | starts) + Counter(overhead))}
 
 
 def _of(container: dict[str, Any]) -> dict[str, float]:

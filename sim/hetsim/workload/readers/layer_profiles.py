@@ -87,13 +87,9 @@ def _table(text: str, file: str) -> Cuts:
                 return 0.0
             return _number(row[name], name, file, line=line, column=_column(raw, header.index(name)))
 
-        layers.append(
-            Layer(
-                row["layer"], figure("forward"), figure("backward"), activations=figure("activations"),
-                weights=figure("weights"),
-                on={name[len(ON) :]: figure(name) for name in devices},
-            )
-        )  # fmt: skip
+        layers.append(Layer(row["layer"], figure("forward"), figure("backward"), activations=figure("activations"),
+                            weights=figure("weights"),
+                            on={name[len(ON) :]: figure(name) for name in devices}))  # fmt: skip
     if not layers:
         raise file_error(file, "the file has no layer")
     _check_times(layers, header, lines[0], file)
@@ -122,9 +118,8 @@ def _check_times(layers: list[Layer], header: list[str], first: str, file: str) 
         empty.append("forward")
     if empty:
         said = "at least one layer must take more than 0 s"
-        raise ScenarioError(
-            [Problem(f"{name}: {said}", "", file, line=1, column=_column(first, header.index(name))) for name in empty]
-        )
+        raise ScenarioError([Problem(f"{name}: {said}", "", file, line=1, column=_column(first, header.index(name)))
+                             for name in empty])  # fmt: skip
 
 
 def _pipedream(text: str, file: str) -> Cuts:
@@ -210,12 +205,9 @@ def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str,
         raise file_error(file, text)
     crossing = [sum(layers[one].activations for one in graph.augmented(state)) for state in states]
     before = np.array([[a < b for b in closed] for a in closed])
-    return Cuts(
-        tuple(layers[name] for name in order),
-        tuple(frozenset(numbers[one] for one in members) for members in closed),
-        np.array(crossing),
-        before,
-    )
+    return Cuts(tuple(layers[name] for name in order),
+                tuple(frozenset(numbers[one] for one in members) for members in closed), np.array(crossing),
+                before)  # fmt: skip
 
 
 class _Antichains:

@@ -124,17 +124,14 @@ class Keyed:
                 self._rows[n] = (np.minimum if merge == "least" else np.maximum).reduceat(values, begins)
 
 
-TASK = (
-    "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
-    "gpu_type",
-)  # fmt: skip
+TASK = ("job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
+        "gpu_type")  # fmt: skip
 # numeric columns, and the meaning of a blank cell of each
 BLANK = {2: 1.0, 4: math.nan, 5: math.nan, 6: 0.0, 7: 0.0, 8: 0.0}
 NO_TYPE = ("", "MISC", "CPU")
 JOB = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
-INSTANCE = (
-    "job_name", "task_name", "inst_name", "worker_name", "inst_id", "status", "start_time", "end_time", "machine",
-)  # fmt: skip
+INSTANCE = ("job_name", "task_name", "inst_name", "worker_name", "inst_id", "status", "start_time", "end_time",
+            "machine")  # fmt: skip
 GB = 1e9
 MAX_INSTANCES = 100_000
 
@@ -228,21 +225,15 @@ def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Attem
     if reason := _why_left_out(start, end, cpu, gpu=gpu, status=cells[3]):
         log.leave_out(reason, line)
         return
-    labels = {
-        "user": user,
-        "class": cells[1],
-        "status": cells[3],
-        "devices": cells[9] if gpu and cells[9] not in NO_TYPE else "",
-        "recorded_node": span.machine if span is not None else "",
-    }
+    labels = {"user": user, "class": cells[1], "status": cells[3],
+              "devices": cells[9] if gpu and cells[9] not in NO_TYPE else "",
+              "recorded_node": span.machine if span is not None else ""}  # fmt: skip
     # Whole GPUs are a gang, one job; fractions of GPUs are a job for each instance.
     times, each = (1, count) if gpu % 100 == 0 and gpu > 0 else (int(count), 1.0)
     for number in range(times):
         name = f"{cells[0]}/{cells[1]}" + (f"/{number}" if times > 1 else "")
-        log.add(
-            line, name, came, end - start, key=cells[0],
-            cpus=cpu / 100 * each, gpus=gpu / 100 * each, memory=memory * GB * each, start=start, **labels,
-        )  # fmt: skip
+        log.add(line, name, came, end - start, key=cells[0], cpus=cpu / 100 * each, gpus=gpu / 100 * each,
+                memory=memory * GB * each, start=start, **labels)  # fmt: skip
 
 
 def _why_left_out(start: float, end: float, cpu: float, gpu: float, status: str) -> str:

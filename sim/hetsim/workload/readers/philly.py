@@ -87,10 +87,8 @@ def _native(log: JobLog, line: int, job: Any, which: str) -> None:
         log.remark("took more than one attempt", line)
     took = spans[-1][1] - spans[-1][0] if which == "last" else sum(end - begin for begin, end in spans)
     texts = {name: _text(job.get(name) or None) for name in ("user", "vc", "status")}
-    log.add(
-        line, _text(job.get("jobid")) or None, came, took, gpus=float(gpus), start=spans[0][0], **texts,
-        recorded_node=nodes,
-    )  # fmt: skip
+    log.add(line, _text(job.get("jobid")) or None, came, took, gpus=float(gpus), start=spans[0][0], **texts,
+            recorded_node=nodes)  # fmt: skip
 
 
 def _attempt(log: JobLog, line: int, attempt: Any) -> tuple[float | None, float | None, int, list[str]] | None:

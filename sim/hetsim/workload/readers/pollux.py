@@ -134,10 +134,8 @@ def read(
     kinds: list[tuple[tuple[int, TrainingCurve], ...]] = []
     made: dict[tuple[str, int, int | None], TrainingCurve] = {}
     for application, wanted, samples in rows:
-        curves = _curves(
-            profiled[application], wanted, samples, any_size=sizes == "any", adaptive=batch == "adaptive",
-            most=max_gpus, made=made
-        )
+        curves = _curves(profiled[application], wanted, samples, any_size=sizes == "any", adaptive=batch == "adaptive",
+                         most=max_gpus, made=made)  # fmt: skip
         if not curves:
             log.fail(f"{application}: no measured range includes batches of {samples} samples on {wanted} GPUs")
         kinds.append(curves)

@@ -152,10 +152,8 @@ def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = F
             elif not output and not failures:
                 failed += 1
             else:
-                yield Request(
-                    line, time, prompt, output=output, labels=(to, session), ids=(),
-                    numbers=(elapsed,) if recorded else ()
-                )
+                yield Request(line, time, prompt, output=output, labels=(to, session), ids=(),
+                              numbers=(elapsed,) if recorded else ())  # fmt: skip
         if model is not None and not requests.read:
             listed = ", ".join(map(shown, others)) or "none at all"
             requests.fail(f"there is no request to the model {shown(model)}; the models are {listed}")
@@ -179,10 +177,8 @@ def plain(path: ExistingFile, **cut: Any) -> TaskTable:
     """
     requests = RequestRows(Path(path), cut, ("class", "user"))
     columns = RequestColumns(requests, PLAIN)
-    table = requests.table(
-        Request(line, time, prompt, output=output, labels=(class_, user), ids=ids)
-        for line, (time, prompt, output, ids, class_, user) in columns
-    )
+    table = requests.table(Request(line, time, prompt, output=output, labels=(class_, user), ids=ids)
+                           for line, (time, prompt, output, ids, class_, user) in columns)  # fmt: skip
     for name in ("prompt_tokens", "output_tokens"):
         if not columns.has(name):
             del table.extra[name]
@@ -237,11 +233,8 @@ SECONDS = partial(nanoseconds, unit=10**9)
 # 2023-11-16 18:17:03.9799600,4808,10
 AZURE = (Column("TIMESTAMP", nanoseconds_of), Column("ContextTokens", tokens), Column("GeneratedTokens", tokens))
 # 5,ChatGPT,472,18,490,Conversation log
-BURST = (
-    Column("Timestamp", SECONDS), Column("Request tokens", tokens), Column("Response tokens", tokens),
-    Column("Elapsed time", _elapsed, math.nan), Column("Model", _text, ""), Column("Session ID", _text, ""),
-)  # fmt: skip
-PLAIN = (
-    Column("arrival", SECONDS), Column("prompt_tokens", tokens, 0), Column("output_tokens", tokens, 0),
-    Column("hash_ids", _ids, ()), Column("class", _text, ""), Column("user", _text, ""),
-)  # fmt: skip
+BURST = (Column("Timestamp", SECONDS), Column("Request tokens", tokens), Column("Response tokens", tokens),
+         Column("Elapsed time", _elapsed, math.nan), Column("Model", _text, ""),
+         Column("Session ID", _text, ""))  # fmt: skip
+PLAIN = (Column("arrival", SECONDS), Column("prompt_tokens", tokens, 0), Column("output_tokens", tokens, 0),
+         Column("hash_ids", _ids, ()), Column("class", _text, ""), Column("user", _text, ""))  # fmt: skip

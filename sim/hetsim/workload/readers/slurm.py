@@ -36,22 +36,18 @@ from hetsim.workload.rows.rows_of_a_job import JobRows, gang, restarts
 from hetsim.workload.rows.text_rows import LONGEST_LINE, CsvTable, Flag, numbered_lines
 
 NEEDED = ("JobID", "Submit", "Start", "End")
-OPTIONAL = (
-    "State", "Timelimit", "AllocTRES", "ReqTRES", "NodeList", "Priority", "User", "Partition", "Account", "QOS",
-)  # fmt: skip
+OPTIONAL = ("State", "Timelimit", "AllocTRES", "ReqTRES", "NodeList", "Priority", "User", "Partition", "Account", "QOS")
 NO_TIME = ("", "None", "Unknown", "N/A")
 NO_LIMIT = ("", "UNLIMITED", "Partition_Limit", "INVALID", "None", "Unknown", "NOT_SET")
 # States of nodes that accept no jobs
-DOWN = frozenset(
-    ("DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "INVALID_REG", "MAINT",
-     "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "POWER_DRAIN", "REBOOT", "REBOOT_ISSUED", "UNKNOWN")
-)  # fmt: skip
+DOWN = frozenset(("DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "INVALID_REG",
+                  "MAINT", "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "POWER_DRAIN", "REBOOT", "REBOOT_ISSUED",
+                  "UNKNOWN"))  # fmt: skip
 # All other states; a node that is powered down wakes up for a job
-TAKES_JOBS = frozenset(
-    ("ALLOC", "ALLOCATED", "BLOCKED", "CLOUD", "COMP", "COMPLETING", "DYNAMIC_FUTURE", "DYNAMIC_NORM", "EXTERNAL",
-     "IDLE", "MIXED", "PERFCTRS", "PLANNED", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP",
-     "REBOOT_REQUESTED", "RESERVED", "RESUME", "UNDRAIN")
-)  # fmt: skip
+TAKES_JOBS = frozenset(("ALLOC", "ALLOCATED", "BLOCKED", "CLOUD", "COMP", "COMPLETING", "DYNAMIC_FUTURE",
+                        "DYNAMIC_NORM", "EXTERNAL", "IDLE", "MIXED", "PERFCTRS", "PLANNED", "POWERED_DOWN",
+                        "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP", "REBOOT_REQUESTED", "RESERVED",
+                        "RESUME", "UNDRAIN"))  # fmt: skip
 
 _SIZE = re.compile(r"([0-9.]+)([KMGTP]?)B?[nc]?")
 _FACTOR = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
@@ -120,9 +116,8 @@ def _row(log: JobLog, line: int, cells: list[str]) -> dict[str, Any] | None:
 
 
 def _job(log: JobLog, times: JobTimes, line: int, row: dict[str, Any], whole: str | None, node_counts: bool) -> None:
-    settled = times.settle(
-        line, row.pop("arrival"), row.pop("start"), end=row.pop("end"), took=row.pop("duration", None)
-    )
+    settled = times.settle(line, row.pop("arrival"), row.pop("start"), end=row.pop("end"),
+                           took=row.pop("duration", None))  # fmt: skip
     if settled is None or settled[1] is None or settled[2] is None:
         return
     came, began, took = settled[0], settled[1], settled[2]

@@ -31,11 +31,9 @@ TIMES = {"PriorityMaxAge": ("max_age", "7-0"), "PriorityDecayHalfLife": ("half_l
 INTERVALS = {"bf_interval": 30, "bf_resolution": 60, "sched_interval": 60, "bf_window": 1440}
 COUNTS = {"bf_max_job_test": 500, "bf_max_job_user": 0, "bf_job_part_count_reserve": 0, "default_queue_depth": 100}
 # Keys, of the file or of a partition, that affect when jobs start and that are not modeled
-NOT_MODELED = (
-    "PriorityWeightTRES", "PriorityWeightAssoc", "PriorityUsageResetPeriod", "PreemptType", "PreemptExemptTime",
-    "TopologyPlugin", "FairShareDampeningFactor", "MaxNodes", "MinNodes", "MaxCPUsPerNode", "OverSubscribe",
-    "ExclusiveUser", "QOS", "AllowQos", "AllowGroups", "LLN",
-)  # fmt: skip
+NOT_MODELED = ("PriorityWeightTRES", "PriorityWeightAssoc", "PriorityUsageResetPeriod", "PreemptType",
+               "PreemptExemptTime", "TopologyPlugin", "FairShareDampeningFactor", "MaxNodes", "MinNodes",
+               "MaxCPUsPerNode", "OverSubscribe", "ExclusiveUser", "QOS", "AllowQos", "AllowGroups", "LLN")  # fmt: skip
 OFF = {"no", "none", "0", "preempt/none", "topology/none", "topology/default", "unlimited", "all"}
 # states of nodes that accept no jobs; UNKNOWN, the usual state in slurm.conf, is not one
 OUT = {"FUTURE", "DOWN", "DRAIN", "FAIL", "FAILING"}

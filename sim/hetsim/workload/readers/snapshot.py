@@ -69,7 +69,7 @@ class SnapshotJob:
     class_: str = ""
     reason: str = ""  # why the job waits, from REASON
     count: float = 0.0  # number of nodes, with equal parts of the job's devices; 0: any
-    more: dict[str, str] = field(default_factory=dict)  # further columns of its task, as `FURTHER` names them
+    more: dict[str, str] = field(default_factory=dict)  # columns of its task (`FURTHER`), its partition and its file
 
     @property
     def group(self) -> str:
@@ -116,10 +116,8 @@ def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
         snapshot.remarks.append("no column TRES_PER_NODE (%b), so no job uses GPUs")
     lines: dict[str, int] = {}
     for line, cells in table:
-        _job(
-            log, snapshot, line, cell=dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes=nodes,
-            partitions=partitions, lines=lines
-        )
+        _job(log, snapshot, line, cell=dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes=nodes,
+             partitions=partitions, lines=lines)  # fmt: skip
     log.require(snapshot.jobs, "has no running or waiting jobs")
     return snapshot
 
@@ -156,14 +154,12 @@ def _job(
             continue
         lines[name] = line
         start, expected = (begun, math.nan) if runs else (math.nan, begun)
-        found.jobs.append(SnapshotJob(
-            name, line, cell["USER"], partition=inside, submit=submit, start=start,
-            limit=math.inf if math.isnan(limit) else limit, cpus=cpus,
-            gpus=all_gpus, gpu_type=kind, nodes=tuple(places), account=cell["ACCOUNT"], qos=cell["QOS"],
-            priority=_or_nan(rank), expected=expected,
-            reason="" if runs else cell["REASON"] or cell["NODELIST(REASON)"].strip("()"),
-            count=max(count, float(len(places))),
-        ))  # fmt: skip
+        found.jobs.append(SnapshotJob(name, line, cell["USER"], partition=inside, submit=submit, start=start,
+                                      limit=math.inf if math.isnan(limit) else limit, cpus=cpus, gpus=all_gpus,
+                                      gpu_type=kind, nodes=tuple(places), account=cell["ACCOUNT"], qos=cell["QOS"],
+                                      priority=_or_nan(rank), expected=expected,
+                                      reason="" if runs else cell["REASON"] or cell["NODELIST(REASON)"].strip("()"),
+                                      count=max(count, float(len(places)))))  # fmt: skip
 
 
 def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool | None:

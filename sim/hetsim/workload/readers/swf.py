@@ -29,10 +29,9 @@ from hetsim.workload.rows.job_log import Count, JobLog
 from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.text_rows import LONGEST_LINE, NUMBER, YEAR_10000, numbered_lines
 
-FIELDS = (
-    "job", "submit", "wait", "run time", "processors", "CPU time", "memory", "requested processors", "requested time",
-    "requested memory", "status", "user", "group", "executable", "queue", "partition", "preceding job", "think time",
-)  # fmt: skip
+FIELDS = ("job", "submit", "wait", "run time", "processors", "CPU time", "memory", "requested processors",
+          "requested time", "requested memory", "status", "user", "group", "executable", "queue", "partition",
+          "preceding job", "think time")  # fmt: skip
 CANCELLED = 5
 PARTIAL = (2, 3, 4)
 UNKNOWN = -1
@@ -87,11 +86,10 @@ def _job(log: JobLog, line: int, row: str, size: str, processors: str, cores_per
     texts = {name: f"{value:g}" for name, value in labels if value != UNKNOWN}
     allowed = limit if limit > 0 else None
     kilobytes = memory if memory > 0 else used_memory
-    log.add(
-        line, int(number), submit, took, **{processors: each}, **texts, estimate=allowed, time_limit=allowed,
-        memory=math.floor(kilobytes * 1024 * each) if kilobytes > 0 and processors == "cpus" else None,
-        start=submit + wait if wait >= 0 else math.nan, nodes=None if cores_per_node is None else nodes,
-    )  # fmt: skip
+    log.add(line, int(number), submit, took, **{processors: each}, **texts, estimate=allowed, time_limit=allowed,
+            memory=math.floor(kilobytes * 1024 * each) if kilobytes > 0 and processors == "cpus" else None,
+            start=submit + wait if wait >= 0 else math.nan,
+            nodes=None if cores_per_node is None else nodes)  # fmt: skip
 
 
 def _why_left_out(took: float, width: float, status: float) -> str:

@@ -67,9 +67,7 @@ class _Reader(ReadFile):
         self._texts: dict[str, str] = {}  # each text once: names stand at both ends of an edge
         lists: dict[Names, bool] = {}  # lists that the file has: True if of objects with an id
         version = None
-        take: dict[Names, Callable[[dict[str, Any]], None]] = {
-            TASKS: self._task, FILES: self._file, RUNS: self._run,
-        }  # fmt: skip
+        take: dict[Names, Callable[[dict[str, Any]], None]] = {TASKS: self._task, FILES: self._file, RUNS: self._run}
         for keys, value in parts(path, {VERSION, *LISTS}):
             if keys == VERSION:
                 version = value
