@@ -121,7 +121,7 @@ class Copier:
         return new
 
     def value(self, old: Any) -> Any:
-        """Return a value's copy, whose fields are filled later; an immutable value itself."""
+        """Return a value's copy (filled later), or the value itself if it never changes."""
         kind = type(old)
         if kind in ATOMS:
             return old

@@ -75,8 +75,8 @@ def imagine(
 ) -> Imagined:  # fmt: skip
     """Fork a run for its policy: apply `decisions`, then continue with `scheduler`.
 
-    `coming`: arrivals, as (time, earlier task to copy); `ratios`: of true to expected time; `expected`: function that
-    returns the expected fraction of each task's estimate.
+    `coming`: arrivals, as (time, earlier task to copy).  `ratios`: samples of true time / estimate, for tasks that run
+    or arrive.  `expected`: function that returns by which factor to multiply each task's estimate.
     """
     state = original.state
     run = state.input
@@ -134,7 +134,7 @@ def imagine(
 
 
 def _make_known(copy: Parts, copier: Copier, seed: int, drawn: "_Drawn | None") -> None:
-    """Replace everything in a fork that its policy may not know."""
+    """Remove from a fork what policies cannot know: true times and future arrivals."""
     state = copy.state
     if copy.signals.slowed is not None:  # compute-only launches may now exceed their time limit
         for launch in state.running.values():

@@ -1,4 +1,4 @@
-"""The parts of one run, assembled here; only this module knows all of them."""
+"""Assembly of all components of one run; only this module knows all of them."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -44,7 +44,7 @@ Progress = Callable[[float, int, int], None]
 
 
 class Parts:
-    """All parts of a run, and the state that they share."""
+    """All components of a run (queues, launches, views and others), and their state."""
 
     def __init__(self, run: RunInput, check: bool, progress: Progress | None):
         run = with_own_columns(run)

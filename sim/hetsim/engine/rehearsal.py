@@ -20,7 +20,7 @@ from hetsim.policy.request_queue import Requests
 
 
 def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunInput], Record]) -> PlanProblem:
-    """Return the plan problem of a run; `play` simulates a run to its end."""
+    """Return what a planner plans for a run; `play` simulates a run to its end."""
     stage = RehearsedStage(run, play)
     return PlanProblem(
         stage.tasks, run.cluster, random, simulate=stage.simulate, rehearse=stage.rehearse, unplanned=run.unplanned
@@ -28,7 +28,7 @@ def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunIn
 
 
 class RehearsedStage:
-    """Runs plans and policies on the estimates before the clock starts.
+    """Simulates plans and policies with estimated times, before the run starts.
 
     A plan places every task, so these runs have no horizon, and no task loses patience.
     """
@@ -69,7 +69,7 @@ def makespan_of(record: Record, tasks: Tasks) -> float:
 
 
 class WatchedRun(Relay):
-    """A scheduler that records the last start of each task, in the order of decisions."""
+    """A scheduler that relays to another one and records where and when tasks started."""
 
     def __init__(self, inner: Scheduler) -> None:
         super().__init__(inner)
@@ -114,8 +114,8 @@ class WatchedRun(Relay):
 def plan_of(starts: dict[int, tuple[Placement, float]], record: Record, copies: Sequence[Copy] = ()) -> Plan:
     """Return recorded placements as a plan, in the order of starts.
 
-    Cores that the policy did not name are chosen here among the cores free at the start.  If a task was stopped, only
-    its last start counts; so the plan of a policy that resumes stopped work repeats the work done before.
+    Cores that the policy did not name are chosen here among the cores free at the start.  If a task was stopped, the
+    plan contains only its last start, and repeats work that the policy saved.
     """
     tasks, cluster = record.input.tasks, record.input.cluster
     free: dict[int, list[float]] = {}

@@ -81,7 +81,10 @@ class Simulation:
                 gc.enable()
 
     def fork(self, within_round: bool = False) -> "Simulation":
-        """Return a copy that runs independently; `within_round`: the round begins again."""
+        """Return a copy of the run that goes on independently.
+
+        within_round: True if the policy is deciding; the copy begins this decision round again.
+        """
         from hetsim.engine.fork import fork  # which few runs need
 
         return fork(self, self.state, within_round)

@@ -270,7 +270,7 @@ class Arrivals:
     # Patience -----------------------------------------------------------------------------------------------
 
     def expect_expiry(self) -> None:
-        """Register when the patience of requests ends, if their arrivals cause no events."""
+        """Register when patience ends for requests whose arrivals are not events."""
         tasks, deadlines = self.state.tasks, self.state.patience
         ends = [(one.service.rows, one.column.times) for one in self.state.queues if one.column is not None]
         if ends and deadlines is not None and tasks.expires is not None:

@@ -157,5 +157,5 @@ class BatchFleet(ReplicaSet):
 
 
 def next_batch(steps: Iterator[Decision]) -> Decision | None:
-    """Return a replica's next decision at this instant; None if there is none."""
+    """Return the next decision of a replica's batching policy; None if there is none."""
     return next(steps, None)

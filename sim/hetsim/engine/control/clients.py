@@ -26,12 +26,11 @@ from hetsim.model.task import ENDED, FUTURE, WAITING, Task
 class Clients:
     """The clients of all workload entries, and the attempts for which they wait.
 
-    By row of an attempt: `awaited`, the attempts for which a client waits; `left`, the time at which the client stopped
-        waiting for the attempt, or at which a call made by the attempt failed.
-    By row of a call's first attempt: `end`, the time at which the call was answered or given up; `rivals`, the attempts
-        in progress (only for calls that may be hedged); `hedges`, the row of the next hedge.
-    `tokens`: number of retries and hedges that each retry budget allows now; `silent`: True in a fork, in which clients
-        do nothing.
+    By row of an attempt in the table of tasks: `awaited`, the task of an attempt whose client waits; `left`, the time
+    at which the client stopped waiting, or at which a call made by the attempt failed. By row of a call's first
+    attempt: `end`, the time at which the call was answered or given up; `rivals`, the attempts in progress, if
+    duplicates (hedges) may be sent; `hedges`, the row of the next hedge. `tokens`: number of retries and hedges that
+    each retry budget allows now; `silent`: True in a policy's copy of the run, where clients do nothing.
     """
 
     state: RunState
@@ -60,7 +59,7 @@ class Clients:
         return clients.timeout if drawn is None else drawn.item(row)
 
     def deliver(self, task: Task) -> None:
-        """Send a task to its service; if it is an attempt, its client starts to wait."""
+        """Send a task to its service; a client that sent it begins to wait for an answer."""
         row, calls, at_once = task.index, self.calls, list[int]()
         whose = self._whose(row)
         if whose >= 0:
@@ -115,7 +114,7 @@ class Clients:
         return True
 
     def awaits(self, row: int) -> bool:
-        """Return True if something must happen when the deadline of this row is reached."""
+        """Return True if a client acts at this deadline: it times out, or sends a hedge."""
         if row in self.awaited:
             return True
         if self._whose(row) < 0:
@@ -164,7 +163,7 @@ class Clients:
             self.signals.kill(launch, reason, ABORTED)  # a batched or non-preemptible attempt continues
 
     def _abandon(self, row: int, reason: str) -> None:
-        """Give up the call that a server made for an attempt whose client has left."""
+        """Give up the call that an attempt made to the next service: its client has left."""
         calls = self.calls
         one = -1 if calls.child is None else calls.child.item(row)
         if one < 0 or not math.isnan(self.end[one]):
@@ -260,7 +259,7 @@ class Clients:
                     self.clock.at(self.clock._now, ARRIVAL, Later(self._cancel, task, reason))
 
     def write(self, record: Record) -> None:
-        """Complete the record: attempts that ended after their client left are aborted."""
+        """Add the columns of calls to the record, and mark abandoned attempts as aborted."""
         left_at, status, calls = np.array(self.left), record.status, self.calls
         in_vain = ~np.isnan(left_at)
         if record.first_token is not None:

@@ -36,7 +36,7 @@ class Decisions:
     start: Callable[[Start], None] = field(init=False)
 
     def hooks(self) -> None:
-        """Determine whether the admission policy is queried before each start (`leaving`)."""
+        """Find out whether admission is asked before each start (its hook `leaving`)."""
         asked = self.state.input.admission
         self.asks = asked is not None and not inert(asked, "leaving")
         self.start = self._start_asked if self.asks else self.starts.start

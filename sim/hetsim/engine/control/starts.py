@@ -100,7 +100,7 @@ class Starts:
             self.launch(batch, placement)
 
     def _check(self, batch: tuple[Task, ...], placement: Placement, limit: int) -> None:
-        """Raise PolicyError unless at most `limit` tasks wait and may run in this mode."""
+        """Raise PolicyError if the batch is too large or its tasks may not start here."""
         mode = placement.mode
         if not batch or len({task.index for task in batch}) != len(batch):  # a task must not end twice
             raise illegal(self.state, f"started a batch on {placement} that is empty, or contains a task twice")

@@ -1,6 +1,7 @@
 """The record of a run: columns that are written while the run proceeds.
 
-A task with one launch that only computes costs five array stores; all other launches are written as rows (`launch`).
+A task whose only launch is compute-only is stored in five arrays, without a row; all other launches are written as rows
+of the launches table.
 """
 
 import math
@@ -172,7 +173,7 @@ class Recorder:
         self.place_code = self._places.code
 
     def longer(self, count: int) -> dict[int, Any]:
-        """Return copies of the columns with `count` rows added, by `id` of each original."""
+        """Return copies of all columns with `count` more rows, by `id` of each column."""
         columns: list[tuple[Any, Any]] = [
             (self.start, NAN), (self.finish, NAN), (self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED),
             (self.ready, NAN), *((column, EMPTY.get(name, 0)) for name, column in self._detail.items()),
@@ -291,11 +292,11 @@ class Recorder:
         return len(self._replicas) - 1
 
     def token_gap(self, time: float, before: float) -> None:
-        """Record the seconds between two tokens if the rows of steps do not show them."""
+        """Record the seconds from a token at the time `before` to the next one, at `time`."""
         self._gaps.extend((time, time - before))
 
     def _write_batches(self) -> None:
-        """Convert packed rows to columns; derive the columns of requests from batches."""
+        """Convert the packed launch rows to columns; fill the requests' columns from them."""
         services = self.run.services
         for queue, first, count, status, time, reason in self.discarded:
             rows = services[queue].rows[first : first + count]

@@ -179,7 +179,7 @@ class SharedNetwork:
                     self.clock.again(end, FINISH, launch)
 
     def _settle(self, member: Member, now: float) -> None:
-        """Update the number of steps and the delays of a job up to now."""
+        """Update a job's finished training steps and its delays (s) up to now."""
         if (elapsed := now - member.since) > 0.0:
             own = elapsed / member.ratio
             member.contention += elapsed - own

@@ -29,7 +29,7 @@ class History:
     _parts: tuple[Placement, dict[Device, list[tuple[int, float]]]] | None = None
 
     def save(self, devices: Sequence[Device], stopping: Stopping, now: float, fault: bool = False) -> None:
-        """Record that a stopped launch saved its state (`fault`: only at a checkpoint)."""
+        """Record what a stopped launch saved; after a `fault`, only its last checkpoint."""
         self.devices, self.intact, self.left_at, self._parts = devices, not fault, now, None
         # Draining and flushing save no state: the remaining blocks start from the input.
         self.state_saved = fault or devices[0].type.preemption.kind == "context_switch"

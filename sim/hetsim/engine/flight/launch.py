@@ -143,7 +143,7 @@ class Terms:
 
     @property
     def rows(self) -> Any:
-        """The rows of the batch's requests: a list, or an array."""
+        """Row numbers of the batch's requests in the table of tasks: a list or an array."""
         if self.own_rows is None:
             return self.requests.queue.service.rows[self.first : self.first + self.requests.count]
         return self.own_rows
@@ -187,9 +187,9 @@ def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
 class Timetable:
     """Begin and end of each stage of a launch; inf: unknown, NaN: there is no stage.
 
-    Times up to now have happened; later times are predictions that any change revises.  `left` is the compute time that
-    remained at rate 1 at the time `updated`; `total` is its initial value.  If the launch shares its accelerator
-    (`group`), `compute_end` is inf until it happens, and `finish_at` is the prediction at the present rates.
+    Times up to now have happened; later times are predictions that any change revises.  `left`: compute seconds that
+    remained, at rate 1, at the time `updated`; `total`: its initial value.  If the launch shares its accelerator
+    (`group`), `compute_end` is inf until computing has ended, and `finish_at` predicts this end at the present rates.
     """
 
     open_at = 0.0  # when its devices are ready, evictions not counted
@@ -323,10 +323,10 @@ class Lane:
             new.downloads = list(all_of(old.downloads)) if old.downloads else []
 
     def write_out(self, end: float = 0.0) -> None:
-        """Convert all compact launches of the accelerator to timetables.
+        """Give every launch of the accelerator a timetable in place of its compact form.
 
-        Booked transfers become transfers with events.  `end`: end of the run, if it is over; uploads that ended before
-        it remain as they are.
+        Transfers that were simulated without events get events.  `end`: end of the run, if it is over; uploads that
+        ended before it remain as they are.
         """
         for launch in self.flights:
             if (drawn := launch.sketch) is not None:

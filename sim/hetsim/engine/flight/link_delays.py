@@ -1,13 +1,12 @@
 """Delays of jobs that share links, computed from each job's use of each link.
 
 A `Stake` is a job's use of one link.  The delay of a job on one link follows `hetsim.formulas.contention`.  A job that
-sends over several links at once has the longest of the links' delays; a job that one link limits uses less of its other
-links.  The delays are computed in two passes: first for each link by itself, then for each link with the first pass's
-delays on the other links of its jobs.  A change on a link affects only the jobs on it and the jobs on the other links
-of those jobs.
+sends over several links at once is delayed by the slowest of them, and then uses the other links less.  Delays are
+computed in two passes: first for each link by itself, then again with the first pass's delays of its jobs on their
+other links.  A change on a link affects only the jobs on it and the jobs on the other links of those jobs.
 
-Up to `JOINT` jobs that are connected by links are instead solved jointly (`hetsim.formulas.contention`); a change then
-affects all of them.
+If shared links connect at most `JOINT` jobs, these are solved jointly instead (`hetsim.formulas.contention`); a change
+then affects all of them.
 """
 
 import math
@@ -43,7 +42,10 @@ class Stake:
         return sum([max(0.0, delay * share - slack) for share, slack in self.hidden])
 
     def met(self, second: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return probabilities and seconds of a job's delay (`second`: after two passes)."""
+        """Return the delays (s) that a job meets on a link, and their probabilities.
+
+        second: those of the second, more accurate pass.
+        """
         row, table = self.group.first.rows[self.member], self.group.second if second else self.group.first.met
         return table.seen[row], table.delays[row]
 
@@ -138,7 +140,7 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
 
 
 def _connected(start: ContendingJobs) -> list[Any] | None:
-    """Return the jobs connected with a link by shared links; None: more than `JOINT`."""
+    """Return the jobs that are solved jointly with those on a link; None: not jointly."""
     if start.rule != "random" or len(start.stakes) > JOINT:
         return None
     members = {id(stake.member): stake.member for group in _walk(start, joint=False) for stake in group.stakes}
@@ -193,12 +195,12 @@ def _ratio(member: Any) -> float:
 
 
 def _slow(member: Any) -> list[Stake]:
-    """Return the job's uses of those links on which other jobs can delay it."""
+    """Return the job's `Stake` on each link on which other jobs can delay it."""
     return [one for one in member.stakes if len(one.group.stakes) > 1 and one.group.first.slow]
 
 
 def _longest(stakes: list[Stake], second: bool) -> float:
-    """Return the delay of a job that sends over all these links at the same time."""
+    """Return a job's delay (s) on these links together; `second`: after two passes."""
     pairs = [_together(one, other) for one, other in combinations(stakes, 2)]
     return longest_delay([stake.met(second) for stake in stakes], sum(pairs) / len(pairs) if pairs else 1.0)
 
@@ -213,10 +215,10 @@ def _together(stake: Stake, other: Stake) -> float:
 
 
 def _caps(here: FirstPass, elsewhere: list[list[Stake]]) -> np.ndarray:
-    """Return the share of a link that each job can use given its other links.
+    """Return the share of a link that each job can use, as its other links limit it.
 
-    Rows are jobs, columns numbers of other senders on this link.  On another link of the job, the jobs that also use
-    this link are assumed to send at the same fraction as all jobs here; all other jobs send at their average rate.
+    Rows are jobs, columns numbers of other jobs that send on this link.  On another link of the job, the jobs that also
+    use this link are assumed to send at the same fraction as all jobs here; all other jobs send at their own rates.
     """
     others = np.arange(len(here.rows))
     caps: np.ndarray = np.repeat(here.share[:, None], len(others), axis=1)

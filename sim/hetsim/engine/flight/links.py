@@ -60,7 +60,7 @@ class Flow(Timer):
         self.bookable = False  # True if it may be booked once it is alone
 
     def there(self, now: float, called: float) -> bool:
-        """Return True if a booked transfer still uses its pipes when another one begins.
+        """Return True if this booked transfer is still under way when another one begins.
 
         `called`: time of the decision to begin the other one.  A transfer that ends now still counts if it began after
         `called`.
@@ -220,7 +220,7 @@ class Links:
         """Send bytes along a path; `done` is called when the last byte has arrived.
 
         `size`: bytes; `seconds`: additional load, given as its duration on the idle path.  The latency is included
-        once; `called`: time of the decision that the transfer begins now.  Return the transfer.
+        once. `called`: time at which this transfer was decided (to order events of one instant).  Return the transfer.
         """
         pipes, latency = way
         self.moved += size
@@ -278,10 +278,10 @@ class Links:
         return flow
 
     def unbook(self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False) -> None:
-        """Convert a booked transfer to one with events, since another transfer joins it.
+        """Simulate a transfer with events from now on, since another one joins its path.
 
-        `turn`: position of the other transfer in the order of this instant; `called`: time of the decision to begin it;
-        `joined`: True if the caller schedules the event.
+        `turn`: position of the other transfer in the order of this instant; `called`: time at which that transfer was
+        decided; `joined`: True if the caller schedules the event.
         """
         for pipe in flow.pipes:
             if pipe.booked is flow:

@@ -37,7 +37,7 @@ class Part:
         self, owner: Any, lane: Any | None, device: Device, line: LinkPath | None = None, size: float = 0.0,
         seconds: float = 0.0,
     ):  # fmt: skip
-        """Create a part on the path `line`; if None, its route (`legs`) follows later."""
+        """Create a part of a transfer on the path `line`; None: its links are set later."""
         self.owner = owner
         self.lane = lane
         self.device = device
@@ -59,7 +59,7 @@ class Part:
         self.delay = delay  # separate from `span`, so that `serve` adds them in its order
 
     def sent(self, flow: Flow) -> None:
-        """Store the transfer that moves this part; do nothing if the transfer has ended."""
+        """Store the flow over links that moves these bytes, unless it has ended already."""
         self.begun = True
         if flow.until == INF and not flow.ended:  # else it is over
             flow.bookable = False

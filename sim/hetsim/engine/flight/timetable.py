@@ -62,10 +62,10 @@ def all_compute(lane: Lane) -> bool:
 
 
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
-    """Recompute all stages that have not begun on these accelerators.
+    """Recompute the times of all stages that have not begun on these accelerators.
 
-    Accelerators that have a gang in common with them are included.  `rate`: function that sets the rate of a launch.
-    Return all accelerators included, and their launches.
+    Stages are upload, computing and download.  Accelerators connected by a gang (a launch on several of them) are
+    included. `rate`: function that sets the rate of a launch.  Return all accelerators included, and their launches.
     """
     lanes, flights = together(lanes)
     for lane in lanes:
@@ -101,7 +101,7 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
-    """Return these lanes (accelerators), those that gangs connect, and all launches."""
+    """Return these accelerators, others that gangs connect to them, and all launches."""
     if len(lanes) == 1 and max([len(launch.table.lanes) for launch in lanes[0].flights], default=1) == 1:
         return lanes, list(lanes[0].flights)
     tied = dict.fromkeys(lanes)

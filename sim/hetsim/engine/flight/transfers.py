@@ -61,7 +61,10 @@ class Transfers:
     # Memory of items ------------------------------------------------------------------------------------------
 
     def items_refusal(self, tasks: Sequence[Task], placement: Placement, private: int) -> str | None:
-        """Return why tasks' items and `private` bytes do not fit into memory, or None."""
+        """Return why the tasks' data do not fit into the devices' memory; None if they do.
+
+        private: bytes that the launch needs in addition to shared data items.
+        """
         if placement.mode.on_cpu:
             return None
         if not (items := self.needed_items(tasks, placement.mode)):
@@ -73,7 +76,7 @@ class Transfers:
         return None
 
     def fusion(self, tasks: Sequence[Task]) -> Fusion:
-        """Return the data of a fused launch of these tasks if it started now."""
+        """Return what these tasks read and write if they were launched as one kernel now."""
         rows = [task.index for task in tasks]
         return fusion_of(self.places.tasks, rows, self.places.readers, self.places.writers)
 
@@ -129,9 +132,9 @@ class Transfers:
             self.final(launch, table)
 
     def private(self, launch: Launch, true: bool = True) -> Moves:
-        """Return bytes and seconds of a task's or batch's transfers, without data items.
+        """Return bytes and seconds of a launch's own upload and download.
 
-        `true`: with the true instead of expected times of a batch.
+        Data items, which tasks share, are not included.
         """
         mode = launch.placement.mode
         if (terms := launch.terms) is None:
@@ -145,7 +148,7 @@ class Transfers:
         return moved[0], mode.upload.seconds_for(size) * up, moved[1], mode.download.seconds_for(size) * down
 
     def seconds_of_one(self, mode: Mode) -> tuple[float, float]:
-        """Return and cache a mode's stated upload and download seconds (bytes excluded)."""
+        """Return the fixed upload and download seconds of a task in a mode, cached."""
         seconds = self.of_one[mode] = mode.upload.seconds_for(1), mode.download.seconds_for(1)
         return seconds
 
@@ -153,12 +156,12 @@ class Transfers:
         self, tasks: Sequence[Task], placement: Placement, device: Device, terms: Terms | None = None,
         true: bool = True, histories: Sequence[History | None] | None = None,
     ) -> list[Transfer]:  # fmt: skip
-        """Return the transfers that a launch still needs on one device.
+        """Return the transfers to one device that a launch still needs.
 
-        Private data are included.  A task that was stopped needs its saved state and its input.  If the input was saved
-        with the state, it needs no transfer on the node of the state; another node copies it from there.  A task that
-        has computed everything needs only its output if it continues on another device.
-        `true`: with the true instead of expected times of a batch; `histories`: what the tasks saved, if not their own.
+        They include private data (data of one task only).  A stopped task needs its saved state and its input.  If the
+        input was saved with the state, only devices on another node than the state need a transfer of it.  A task that
+        has computed everything needs only its output, if it continues on another device. `true`: use the true instead
+        of the expected stage times of a batch; `histories`: what each task has saved (None: as recorded in the tasks).
         """
         places, mode, home = self.places, placement.mode, host(device.node)
         size, seconds = 0.0, 0.0
@@ -259,7 +262,7 @@ class Transfers:
         part.flow = self.links.send(way, size, seconds, done=self.brought, owner=part)
 
     def brought(self, flow: Any) -> None:
-        """Handle the end of a transfer: the next leg of its part begins where it ended."""
+        """Handle the end of a flow: the bytes of its `Part` have arrived."""
         part = flow.owner
         part.flow = None
         if part.legs:
@@ -269,7 +272,7 @@ class Transfers:
         self.go_on(part)
 
     def _share(self, device: Device) -> None:
-        """Make the private paths of an accelerator shared: other devices use them now."""
+        """Simulate an accelerator's links as shared, since other devices use them now."""
         lane: Lane = self.capacity.of[device.index].lane
         if not lane.down.private or lane.down.rate == INF:
             return
@@ -310,7 +313,7 @@ class Transfers:
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
         fusion: Fusion | None = None,
     ) -> tuple[float, float]:  # fmt: skip
-        """Return the bytes that tasks send to the host at their end, and stated seconds."""
+        """Return bytes, and seconds stated by the mode, of the tasks' final download."""
         size = float(sum([task.bytes_out for task in tasks]))
         if self.places.items:
             items = (fusion or self.fusion(tasks)).outputs if mode.parts else [i for task in tasks for i in task.writes]

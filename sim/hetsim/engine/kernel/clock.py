@@ -20,7 +20,7 @@ INF = math.inf
 
 
 class Timer:
-    """A timer that calls `then(self)` when it fires; it has at most one valid entry."""
+    """A timer that calls `then(self)` when it fires; it has at most one pending event."""
 
     __slots__ = ("entry", "then")
 
@@ -87,7 +87,10 @@ class Clock:
         self.at(time, order, timer)
 
     def again_all(self, times: Sequence[float], order: int, timers: Sequence[Timer]) -> None:
-        """Set many timers again, in this order; cost: linear in the size of the heap."""
+        """Set many timers again; cost: linear in the size of the heap.
+
+        order: priority within an instant.  Timers of one instant fire in this sequence.
+        """
         if not timers:
             return
         for time, timer in zip(times, timers, strict=True):
@@ -148,7 +151,7 @@ class Clock:
 
 @dataclass(slots=True, eq=False)
 class Draws:
-    """A random sequence: each call returns the next number; `draw` creates a block."""
+    """Random numbers, one per call; `draw` generates `block` of them at a time."""
 
     draw: Callable[[np.random.Generator, int], np.ndarray]
     random: np.random.Generator

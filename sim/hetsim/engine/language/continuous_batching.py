@@ -27,7 +27,9 @@ from hetsim.model.step_times import attended
 class Replica(Members):
     """One copy of the model, on devices that it occupies until it is stopped.
 
-    This class decides at each boundary between two steps.
+    It consists of `memory` for keys and values, the `sequences` that decode, the `requests` (waiting and joined), the
+    steps in progress (`stage`), and the busy `periods`.  Between two steps it preempts and joins requests, and plans
+    the next step.  Policies see its attributes (`hetsim.policy.iterating.Replica`).
     """
 
     def start(self, after: float) -> None:
@@ -102,7 +104,10 @@ class Replica(Members):
         stage.begin(1, self.times.seconds_for(stage.reading, decoding, context, *attended_to), lag)
 
     def _jump(self, gave_way: bool, lag: float) -> None:
-        """Begin decoding up to the next change of the batch; `gave_way`: after preempting."""
+        """Begin decoding steps up to the next one that changes the batch.
+
+        gave_way: a sequence was just preempted.  lag: seconds of copying before the first step.
+        """
         sequences = self.sequences
         # a row of several steps has no copying, and ends before clients see results
         count = 1 if lag or self.unseen else sequences.until_full(sequences.until_end())
@@ -175,7 +180,7 @@ class Replica(Members):
         stage.reading = 0  # after `_row`, which writes it
 
     def split(self) -> None:
-        """Split an event of several steps: count the finished ones, keep the current one."""
+        """Split an event of several steps: record the finished ones, keep the current one."""
         stage = self.stage
         if not stage.under_way or stage.count < 2:
             return

@@ -56,7 +56,7 @@ class Generation:
         self.client, self.weight, self.to_prefill = task.user, task.weight, self.prompt
 
     def energy(self, seconds: float) -> float:
-        """Return J above idle: on earlier replica types, plus `seconds` on the present."""
+        """Return the energy above idle (J), including `seconds` on its current replica."""
         return self.joules + seconds * self.kind.width * self.kind.watts
 
     def received(self, seconds: float) -> float:

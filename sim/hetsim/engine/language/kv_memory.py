@@ -31,7 +31,7 @@ class PrefixCache:
         return count
 
     def hold(self, names: Sequence[Hashable]) -> int:
-        """Add one user (a request) to each cached prefix name; return how many had none."""
+        """Add a request as user of cached prefixes; return how many of them had no user."""
         woken = 0
         for name in names:
             if name in self.idle:
@@ -43,7 +43,7 @@ class PrefixCache:
         return woken
 
     def keep(self, names: Sequence[Hashable]) -> list[Hashable]:
-        """Cache prefix names that are not in use, with one user each, and return them."""
+        """Store the prefixes that are not in use, each with one user; return their names."""
         new = [name for name in dict.fromkeys(names) if name not in self.users]
         for name in new:
             self.idle.pop(name, None)  # the same was left here in the meantime: one copy is enough
@@ -51,7 +51,7 @@ class PrefixCache:
         return new
 
     def release(self, names: Sequence[Hashable]) -> int:
-        """Remove one user (a request) from each prefix name; return how many have none."""
+        """Remove a request as user of prefixes; return how many have no user any more."""
         freed = 0
         for name in reversed(names):  # a prefix is of use only with all before it: its end goes first
             self.users[name] -= 1
@@ -73,7 +73,7 @@ class KVMemory:
     __slots__ = ("block", "total", "free", "cache")
 
     def __init__(self, blocks: int, block: int, prefix: int):
-        """`prefix`: number of tokens per prefix name; 0 disables the prefix cache."""
+        """Create the memory; `prefix`: tokens per prefix-cache entry (0: no prefix cache)."""
         self.block = block
         self.total = self.free = blocks  # `free`: blocks that no request uses, including those with idle prefixes
         self.cache = PrefixCache(prefix, block) if prefix else None
@@ -84,7 +84,7 @@ class KVMemory:
     def blocks_for(self, request: Generation) -> int:
         """Return the number of free blocks that a request needs to join.
 
-        Cached prefixes without a user are in free blocks, so their blocks count, too.
+        Cached prefixes that no other request uses lie in free blocks, so their blocks count, too.
         """
         blocks = -(-(request.prompt + request.made) // self.block)
         if self.cache is None or not request.to_prefill:

@@ -339,7 +339,7 @@ def _speed(steps: StepTimes, service: LanguageService, prompt: np.ndarray, outpu
 
 
 def _largest(service: LanguageService) -> int:
-    """Return the KV blocks of the largest request that every role can serve."""
+    """Return the KV blocks that a request may need so that each role can serve it."""
     sides = [[kind.blocks for kind in service.kinds if kind.replicas or service.scaling is not None]]
     if service.prefillers:
         sides.append([kind.blocks for kind in service.kinds if kind.prefillers])

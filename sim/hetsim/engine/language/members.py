@@ -229,7 +229,7 @@ class Members(Holder):
     # Joining ------------------------------------------------------------------------------------------------
 
     def join(self) -> float:
-        """Add waiting requests to the batch while they fit; return the seconds of copying."""
+        """Add waiting requests while they fit; return seconds to copy their KV data back."""
         max_members, memory, inside, loading = self.service.max_sequences, self.memory, self.inside, self.loading
         lag = 0.0
         while len(inside) + len(loading) < max_members:
@@ -389,7 +389,10 @@ class Members(Holder):
         self.memory.free += self.memory.blocks_of(request.stored)  # as `enter_with` took them
 
     def preempt(self) -> float:
-        """Preempt the request that the policy chooses; return the seconds of copying."""
+        """Preempt the request that the policy chooses.
+
+        Returns the seconds to copy its keys and values to the host (0: they are computed again).
+        """
         fleet = self.fleet
         request: Generation = call(fleet.state, self.policy.victim, self)
         if request not in self.inside.values():

@@ -40,10 +40,7 @@ class Periods:
                 self.leader = request.row
 
     def end(self, outcome: int, end: float) -> None:
-        """Write a row: the busy period, if there is one, with the idle time before it.
-
-        If no request took part, the row names the service's first request.
-        """
+        """Write the row of a replica's busy period, with the idle time before it."""
         steps, replica, busy, load = self.steps, self.replica, self.busy, self.load or (NAN, NAN)
         if not busy and end <= self.since and self.load is None:
             return

@@ -80,13 +80,13 @@ class Steps:
         self.rate, self.power = rate, power  # after the work at the former ones has been counted
 
     def over(self) -> float:
-        """Complete the steps; return their computed seconds × mean power (1: nominal)."""
+        """Complete the steps; return their seconds, weighted by power (1: nominal)."""
         self.under_way = False
         now = self.clock._now
         return self._powered(now - self.began - self.lag, now)
 
     def in_part(self, end: float) -> float:
-        """Stop the steps at `end`; return the computed seconds × mean power (1: nominal)."""
+        """Stop the steps at `end`; return their seconds, weighted by power (1: nominal)."""
         self.copied -= max(0.0, self.lag - (end - self.began))
         return self._powered(max(0.0, end - self.began - self.lag), end)
 
@@ -103,7 +103,7 @@ class Steps:
         return self.worked + max(0.0, end - self.worked_until) * self.power
 
     def so_far(self) -> float:
-        """Return the computed seconds × mean power (1: nominal) of these steps until now."""
+        """Return the seconds computed so far, weighted by mean power (1: nominal power)."""
         now = self.clock._now
         return self._weighted(max(0.0, now - self.began - self.lag), now)
 

@@ -11,8 +11,8 @@ from hetsim.model.task import Task
 class AttainedService:
     """Service received so far: GPU shares × seconds, or cores × seconds.
 
-    Launches with transfers, and stopped launches, are added when they end; the service of all other launches follows
-    from the columns. Sums by user are computed on the first query and updated from then on.
+    Launches with transfers, and stopped launches, are added when they end; the service of all other launches is
+    computed from the tasks' columns.  Sums by user are computed on the first query and updated from then on.
     """
 
     def __init__(self, run: RunState):

@@ -175,7 +175,7 @@ class Boundaries:
             self.follow(launch)
 
     def moved(self, gangs: Iterable[Launch]) -> None:
-        """Set the clock entries of gangs on shared accelerators whose ends have moved."""
+        """Reschedule the ends of these gangs (multi-GPU launches), which have moved."""
         for gang in gangs:
             self.follow(gang)
 
@@ -375,5 +375,5 @@ def next_boundary(table: Timetable) -> tuple[float, int]:
 
 
 def _turn(parts: Sequence[Part]) -> float:
-    """Return the earliest begin of those transfers that are simulated with events."""
+    """Return when the next transfer begins of those that need an event for it."""
     return min([part.at for part in parts if not (part.alone or part.begun)], default=INF)

@@ -57,7 +57,7 @@ class Launches(Boundaries):
             self.arm(launch)
 
     def _devices_ready(self, launch: Launch, table: Timetable, now: float, begin: float) -> float:
-        """Return when all devices are ready: slices created, and earlier states saved."""
+        """Return the time at which all devices, and the tasks' saved states, are ready."""
         states = self.capacity.of
         lanes: list[Lane] = []
         for device in launch.placement.devices:
@@ -93,7 +93,7 @@ class Launches(Boundaries):
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
     def tabulate(self, launch: Launch) -> Timetable:
-        """Return a new timetable for a compute-only launch; no engine is reserved."""
+        """Return a new timetable that describes a compute-only launch as planned."""
         table = launch.own_table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
         table.end = table.armed = table.compute_end = table.finish_at = launch.decided + table.total
@@ -101,7 +101,7 @@ class Launches(Boundaries):
         return table
 
     def materialize(self, launch: Launch) -> None:
-        """Convert a running compute-only launch to one with a timetable."""
+        """Give a running compute-only launch a timetable, so that its times can change."""
         if launch.table is not None or launch.resident:
             return
         table = self.tabulate(launch)

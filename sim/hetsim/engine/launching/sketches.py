@@ -25,7 +25,7 @@ from hetsim.model.task import Task
 
 @dataclass(eq=False)
 class Sketches:
-    """Runs launches in compact form (sketches) from start to end."""
+    """Runs launches in compact form: a few stage times instead of a full timetable."""
 
     state: RunState
     speeds: Speeds
@@ -104,7 +104,7 @@ class Sketches:
         return True
 
     def _brings(self, launch: Launch, mode: Mode) -> tuple[Moves, float] | None:
-        """Return a launch's transfers and compute seconds; None: it needs a timetable."""
+        """Return a launch's transfers and compute seconds; None if it needs a timetable."""
         tasks = launch._tasks
         if tasks is not None and (tasks[0]._history is not None or (launch.terms is None and len(tasks) > 1)):
             return None
@@ -121,7 +121,7 @@ class Sketches:
     def boundary(self, launch: Launch, called: float = -INF) -> None:
         """Handle a launch's clock entry: the begin of its download, or its end.
 
-        `called`: time at which it was decided that the download begins, if the launch had to wait for this decision.
+        `called`: if the download had to wait for another one, the time at which its turn was decided.
         """
         if launch.sketch is None:
             self.due(launch)
@@ -174,7 +174,7 @@ class Sketches:
                     return
 
     def _drained(self, flow: Flow) -> None:
-        """Handle the last byte of a transfer whose end was unknown."""
+        """Continue a launch when a transfer whose end was not known in advance has ended."""
         if flow.owner.__class__ is Part:
             self.transfers.brought(flow)
             return
@@ -188,7 +188,7 @@ class Sketches:
             self.transfers.brought(flow)
 
     def _sure(self, flow: Flow) -> None:
-        """Handle a transfer that is alone on its path from now on: its end becomes known."""
+        """Update a launch whose transfer is now alone on its path: its end is known."""
         launch: Launch = flow.owner
         if not self._ends(launch, flow, flow.until):
             launch.sketch[0].write_out()  # type: ignore[index]
@@ -225,7 +225,7 @@ class Sketches:
         return True
 
     def _unsure(self, flow: Flow) -> None:
-        """Handle a booked transfer that now shares its path: its end is no longer known."""
+        """Update a launch whose transfer now shares its path: its end is unknown."""
         launch: Launch = flow.owner
         drawn: Sketch = launch.sketch  # type: ignore[assignment]
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = drawn

@@ -31,10 +31,9 @@ class Stops:
     ) -> float:
         """End a launch early; return when its first stage began (NaN: it had not begun).
 
-        Transfers in progress are lost.  Finished computation counts if `keep`; after a fault, only up to the last
-        checkpoint.  `killed`: the tasks of the launch end, too, which does not count as a preemption.  If a fault ends
-        several launches, the caller calls `follow` after all of them have stopped, so that freed engines do not serve a
-        launch that is about to stop.
+        Transfers in progress are lost.  Finished computation counts if `keep`; after a `fault`, only up to the last
+        checkpoint. `killed`: the launch's tasks end, too, which does not count as a preemption.  If a fault ends
+        several launches, stop all of them before you call `follow`, which lets other launches use the released engines.
         """
         self.count += 1  # `EarliestFit` compares it to detect launches that ended early
         at_once = not fault
@@ -114,7 +113,7 @@ class Stops:
             state.normal = False
 
     def _keep(self, launch: Launch, table: Timetable, progress: float, keep: bool, fault: bool) -> float:
-        """Set the finished fractions of a stopped launch's tasks; return the part kept."""
+        """Set how much of each stopped task is done; return the fraction that counts."""
         computed = table.total * progress
         planned = durations.planned(launch)  # before the finished fraction of its tasks changes
         # A fused launch keeps no work.
@@ -156,7 +155,7 @@ class Stops:
         return kept_seconds / computed if computed > 0 else float(progress == 1.0 and keep)
 
     def _to_the_end_of_the_block(self, launch: Launch, table: Timetable) -> float:
-        """Return the seconds until a stopped launch ends its block (0: it stops at once)."""
+        """Return the seconds until a kernel can stop: the end of its block (0: at once)."""
         kind = launch.placement.devices[0].type.preemption.kind
         block = max(task.shape.stopping.block for task in launch.tasks)
         if kind == "context_switch" or not block or launch.placement.mode.on_cpu:
@@ -177,7 +176,10 @@ class Stops:
         return seconds
 
     def _save_seconds(self, launch: Launch, residual: float) -> float:
-        """Return the seconds to save a stopped launch; `residual` if no state is saved."""
+        """Return the seconds to save a stopped launch's state.
+
+        Where devices do not save any (kinds drain and flush), `residual`: those until the block ends.
+        """
         devices, kind = launch.placement.devices, launch.placement.mode.type
         if kind.preemption.kind != "context_switch":
             return residual

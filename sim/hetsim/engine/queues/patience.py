@@ -28,7 +28,7 @@ class Deadlines:
         self._at = 0
 
     def expect(self, rows: np.ndarray, times: np.ndarray) -> None:
-        """Register rows with known deadlines, which enter the heap block by block."""
+        """Register deadlines known in advance, by row of the task; inf: no deadline."""
         order = np.lexsort((rows, times))
         order = order[times[order] < math.inf]
         self.rows, self.times = rows[order], times[order]
@@ -36,7 +36,7 @@ class Deadlines:
             self._arm()
 
     def _fill(self) -> bool:
-        """Move the earliest known deadline to the heap; return False if none is left."""
+        """Put the next deadlines into the heap; return False if there are none any more."""
         heap, at, waits = self.heap, self._at, self.waits
         while at < len(self.rows) and (not heap or self.times.item(at) <= heap[0][0]):
             self._at = at + BLOCK  # before the loop: rows of a block are taken in once
@@ -47,7 +47,7 @@ class Deadlines:
         return bool(heap)
 
     def watch(self, row: int, time: float) -> None:
-        """Register the deadline of a row; do nothing if it is inf."""
+        """Register a task's deadline by its row; do nothing if the deadline is inf."""
         if time == math.inf:
             return
         heappush(self.heap, (time, row))

@@ -95,7 +95,7 @@ class OneByOne:
         return len(self.joined) - bisect_right(self.joined, time)
 
     def end_now(self) -> int:
-        """End the arrivals; return 0, because no arrival time is known in advance."""
+        """End the arrivals; return the number of known future arrivals, which is 0."""
         self.to_come = 0
         return 0
 
@@ -147,7 +147,7 @@ class Queue:
         self.holder: Any = None  # the replica of which this is the queue
 
     def apart_for(self, holder: Any) -> "Queue":
-        """Return an empty queue for a replica (`holder`) that serves these requests."""
+        """Return an empty queue for the requests routed to one replica (`holder`)."""
         queue = copy(self)  # cache and noise are those of the service
         queue.holder, queue.fleet, queue.coming, queue.timer = holder, None, OneByOne(0), Timer(queue._enough)
         queue._apart, queue._first, queue._seen, queue._returned, queue.wanted = [], 0, {}, False, 1
@@ -235,7 +235,7 @@ class Queue:
 
     @property
     def oldest(self) -> float:
-        """Arrival time of the oldest waiting request (at the front end)."""
+        """Time at which the oldest waiting request reached the service's front end."""
         return self.table.arrival.item(self._row(0))
 
     # Requests as objects --------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class Queue:
             self.clock.round_due = True
 
     def join(self, task: Task) -> None:
-        """Add a request that has just arrived and whose arrival was an event."""
+        """Add a request that has just arrived, to a queue whose arrivals are events."""
         coming = self.coming
         assert isinstance(coming, OneByOne)
         coming.to_come -= 1
@@ -315,7 +315,7 @@ class Queue:
             self._insert(task)
 
     def never(self) -> None:
-        """Record that an expected request will never wait here."""
+        """Expect one request fewer to arrive, since it will never wait in this queue."""
         if isinstance(self.coming, OneByOne):
             self.coming.to_come -= 1
         self.came()
@@ -394,7 +394,7 @@ class Queue:
         self._call()
 
     def came(self) -> None:
-        """Record an arrival reported one by one; call the policy if enough requests wait."""
+        """Handle an arrival event: call the policy if it waits for this many requests."""
         if self.fleet is not None and self.over:
             for replica in self.fleet.replicas:
                 replica.queue.came()

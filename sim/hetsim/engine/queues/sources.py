@@ -39,7 +39,7 @@ class Sources(Timer):
         progress: Callable[[float, int, int], None] | None, each_block: Callable[[], None],
         absent: Sequence[np.ndarray] = (),
     ):  # fmt: skip
-        """Create the sources; `absent`: rows of requests whose arrivals cause no events."""
+        """Create the sources; they deliver all tasks except the rows in `absent`."""
         super().__init__(self._arrive)
         self.run = run
         self.tasks = run.tasks
@@ -86,7 +86,7 @@ class Sources(Timer):
         self._sent = [len(stream.rows) for stream in self.run.closed]
 
     def begin_at(self, row: int) -> None:
-        """Continue with the present, longer table of `run`: deliver rows from `row` on."""
+        """Continue with the extended table `run.tasks`: deliver its tasks from `row` on."""
         self.note_arrived()
         self.tasks = self.run.tasks
         self._delivered, self._noted = None, row
@@ -208,7 +208,7 @@ class Graph:
         return freed
 
     def failed(self, row: int) -> list[Task]:
-        """Return the waiting successors of a failed task; mark those that arrive later."""
+        """Return the waiting successors of a failed task; later ones will fail on arrival."""
         doomed = []
         for successor in self.successors.get(row, ()):
             self.missing[successor] = -1  # final: its count is not used any more

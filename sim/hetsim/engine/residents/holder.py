@@ -14,7 +14,7 @@ from hetsim.model.plan import Placement
 
 
 class HolderType:
-    """Replicas on one type of device: their power, and the bytes to load."""
+    """The replicas of a service on one type of device."""
 
     __slots__ = ("position", "mode", "given", "weights", "width", "watts", "speed")
 
@@ -92,4 +92,4 @@ class Holder:
         """Continue at the speed of the slowest device, with the devices' mean power."""
 
     def _fired(self, timer: Timer) -> None:
-        """Handle the replica's next boundary between two steps."""
+        """Handle the firing of the replica's timer; each subclass defines what happens."""

@@ -91,7 +91,7 @@ class Loading:
         owner.flows += [send(way, size, 0.0, done=self._arrived, owner=owner) for way in ways]
 
     def _arrived(self, flow: Flow) -> None:
-        """Handle the end of one transfer of a load, or of the copy for a joined replica."""
+        """Handle the end of a transfer of weights; open replicas that now have them all."""
         owner = flow.owner
         owner.flows.remove(flow)
         if owner.flows:

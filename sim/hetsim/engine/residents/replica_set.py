@@ -91,7 +91,7 @@ class ReplicaSet:
         return open_
 
     def kept(self, prefills: bool) -> int:
-        """Return the number of replicas (`prefills`: that only prefill) that do not drain."""
+        """Count the prefill replicas (`prefills`) or all other replicas that do not drain."""
         if (number := self._open.get(role := "prefill" if prefills else "decode")) is None:
             side = self.prefillers if prefills else self.replicas
             number = self._open[role] = sum([not replica.draining for replica in side])

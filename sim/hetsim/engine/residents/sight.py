@@ -1,9 +1,9 @@
-"""Replicas as the router of a service sees them if its signals are delayed.
+"""Replicas as the router of a service sees them if its signals are outdated.
 
-With `refresh` all signals are read at multiples of `refresh`, before any other event at that instant; the router sees
-these values until the next reading.  With `delay` it sees the values of each reading that many seconds later; without
-`refresh` a replica is read whenever its number of requests changes.  A new replica looks idle until its first reading
-becomes visible.  Readings stop once they find all replicas idle.
+With `refresh`, all replicas are read at multiples of `refresh` seconds, before any other event at that instant; without
+it, a replica is read whenever its number of requests changes.  With `delay`, the router sees each reading that many
+seconds later.  A new replica looks idle until its first reading becomes visible.  Readings stop once they find all
+replicas idle.
 """
 
 import math
@@ -24,7 +24,7 @@ class SeenReplica:
         self.outstanding, self.waiting, self.kv_used, self.prefixes = 0, 0, 0.0, frozenset[Any]()
 
     def cached(self, request: Any) -> int:
-        """Return the number of leading prompt tokens that were cached at the reading."""
+        """Return how many leading prompt tokens were cached when the router last looked."""
         size = self.replica.service.prefix_block
         names = request.hashes[: request.prompt // size] if size else ()
         return size * next((count for count, name in enumerate(names) if name not in self.prefixes), len(names))
@@ -41,7 +41,7 @@ class Sight:
         self.timer = Later(self._read_all)
 
     def open_to(self, replicas: OpenReplicas) -> OpenReplicas:
-        """Return these replicas as the router sees them."""
+        """Return these replicas with the signals that the router sees (may be outdated)."""
         for replica in replicas if not self.refresh else ():
             replica.loads, replica.place = self, replica  # where it notes each change
         return OpenReplicas([self.seen.setdefault(replica, SeenReplica(replica)) for replica in replicas])
@@ -50,7 +50,7 @@ class Sight:
         self._read([replica])
 
     def look(self, replicas: OpenReplicas) -> None:
-        """Update the signals of these replicas with the readings that are visible by now."""
+        """Update the router's signals of replicas from readings that are visible by now."""
         while self.coming and self.coming[0][0] <= self.clock._now:
             _, seen, values = self.coming.popleft()
             seen.outstanding, seen.waiting, seen.kv_used, seen.prefixes = values
@@ -62,7 +62,7 @@ class Sight:
             self.coming.append((self.clock._now + self.delay, self.seen[one], signals))
 
     def await_reading(self) -> None:
-        """Schedule the next reading at a multiple of `refresh`."""
+        """Schedule the next reading of all replicas, at a multiple of `refresh` seconds."""
         if self.refresh and self.timer.entry < 0:
             count = math.floor(self.clock._now / self.refresh)
             while count * self.refresh <= self.clock._now:  # rounding: the next must not be now

@@ -82,8 +82,9 @@ class DeviceState:
 class GpuState(DeviceState):
     """The changing state of one accelerator.
 
-    `free` is the share still available; it begins at `streams` × a whole GPU.  `room` is the memory that launches may
-    claim: capacity minus the memory of launches and of pinned items; unpinned items can be evicted and do not count.
+    `free` is the share still available: at first one whole GPU for each launch that may run at a time (`streams`).
+    `room` is the memory that launches can claim: capacity minus the memory of launches and of pinned items; unpinned
+    items can be evicted for it.
     """
 
     __slots__ = ("node", "bit", "free", "room", "slices", "lane", "kind", "least_room")
@@ -111,7 +112,10 @@ class GpuState(DeviceState):
             new.node, new.lane, new.slices = node, lane, slices
 
     def note_memory(self, unpinned: int = 0) -> None:
-        """Update the minimum of free memory (not `unpinned` bytes), for the peak usage."""
+        """Update the least free memory so far, from which the peak usage follows.
+
+        unpinned: bytes of data items that no launch needs; they count as used here.
+        """
         if self.room - unpinned < self.least_room:
             self.least_room = self.room - unpinned
 

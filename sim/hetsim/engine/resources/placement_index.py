@@ -24,7 +24,10 @@ KEPT_GANGS = 256  # maximum number of cached gang placements of a node (nodes of
 
 @dataclass(slots=True, eq=False)
 class ModeIndex:
-    """Nodes on which a mode fits: `mask` is valid up to position `seen` of the log."""
+    """Index of the nodes on which a mode fits (bitmask).
+
+    `mask` includes the changes of the log up to position `seen`.
+    """
 
     kind: int
     counted: bool  # mode of whole GPUs without GPU memory: it fits where enough GPUs are open
@@ -93,7 +96,7 @@ class PlacementIndex:
         return False
 
     def budget(self, mode: Mode) -> Budget:
-        """Return the present usage of the partition of a mode; the partition has limits."""
+        """Return the present usage of a mode's partition, which must have limits."""
         partition = mode.partition
         assert partition is not None
         if (budget := self.budgets.get(partition)) is None:
@@ -192,7 +195,7 @@ class PlacementIndex:
     def on_node(self, mode: Mode, node: NodeState) -> Placement | None:
         """Return a mode's placement on the first devices of a node on which it fits.
 
-        If it does not fit, return None, or a placement that `refusal` rejects.
+        If it does not fit, the result is None or a placement that `refusal` rejects.
         """
         if mode.gpus == 0:
             return node.placement(mode)
@@ -292,7 +295,7 @@ class PlacementIndex:
 
 
 def amount_of(mode: Mode) -> int:
-    """Return the size of a multi-node gang in nodes, GPUs, or thousandths of cores."""
+    """Return a gang's demand: in nodes, in GPUs, or in thousandths of cores."""
     return mode.node_count if mode.node_count > 1 else mode.gpus or mode.millicores
 
 

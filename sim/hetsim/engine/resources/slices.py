@@ -62,7 +62,10 @@ class GpuSlices:
         return self.known[key]
 
     def recut(self, layout: Layout, now: float) -> None:
-        """Change to a layout that contains the busy slices; idle slices of both remain."""
+        """Change how a GPU is divided; busy slices must be part of the new layout.
+
+        Idle slices that both layouts have remain.
+        """
         new, kept, begin = Counter(layout) - Counter(self.taken), [], now
         for one, ready in sorted(self.idle, key=lambda entry: entry[1]):
             if new[one]:

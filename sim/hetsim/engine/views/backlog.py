@@ -1,9 +1,9 @@
-"""Estimated seconds of waiting and running work, by device type and class.
+"""Estimated seconds of waiting and running work, by device type and task class.
 
-For each type and class there is a sum over the waiting tasks, in their fastest modes.  Compute-only launches end as
-estimated, so their remaining work is the sum of (end - now); a heap removes launches that have exceeded their estimate.
-All other launches are queried one by one.  Cost: O(log n) per start; a query is linear in the pairs of type and class,
-and in the launches that are not compute-only.
+Waiting tasks count in their fastest modes.  A compute-only launch (no transfers, nominal speed) counts its estimated
+end minus the present time, or 0 s if it has exceeded its estimate.  All other launches are queried one by one.
+Cost: O(log n) per start; a query is linear in the pairs of type and class, and in the launches that are not
+compute-only.
 """
 
 import math
@@ -24,7 +24,7 @@ Key = tuple[str, str, str]  # kind and name of the device type, and the class; d
 class Watched(dict[int, Any]):
     """A dictionary of tasks or launches that reports each insertion and removal.
 
-    It replaces the engine's own dictionary at the first query, so that runs without such queries have no cost.
+    It replaces the engine's own dictionary at the first query of the backlog, so that other runs have no cost.
     """
 
     def __init__(self, items: dict[int, Any], joins: Callable[[Any], None], leaves: Callable[[Any], None]):
@@ -49,7 +49,10 @@ class Watched(dict[int, Any]):
 
 
 class Running:
-    """Sum of expected ends of the compute-only launches of one device type and class."""
+    """Remaining seconds of the compute-only launches of one device type and class.
+
+    The sum of their expected ends is stored, so that no update is needed as time passes.
+    """
 
     __slots__ = ("ends", "total", "heap")
 
@@ -118,7 +121,7 @@ class Backlog:
             launches.pop(launch.number, None)
 
     def materialized(self, launch: Any) -> None:
-        """Record that a compute-only launch now has a timetable."""
+        """Count a launch again, whose time left is now that of its timetable."""
         self.ends(launch)
         self.runs(launch)
 

@@ -173,7 +173,7 @@ class Forecast:
         return max(0.0, expected - done)
 
     def finish_of(self, launch: Launch) -> float:
-        """Return a launch's estimated end at present rates, after the launches before it."""
+        """Return a launch's estimated end at present rates, served after earlier launches."""
         if launch.resident:
             return math.inf
         if launch.table is None:
@@ -228,10 +228,11 @@ class Forecast:
         return max(upload_free, ready, *sliced) + seconds
 
     def free_at(self, device: Device, engine: Engine = "stream", lent: bool = False) -> float:
-        """Return the time at which an engine of a device will have served all launches.
+        """Return the time at which a device's engine will have finished all its launches.
 
-        For "stream", return the time at which one more whole launch may start on the device (CPU: at which a core is
-        free).  `lent`: True if the query is from the replica that occupies the device.
+        `engine`: a copy or compute engine; "stream": return the time at which one more whole launch may start on the
+        device (CPU: at which a core is free).  `lent`: True if the query is from the replica that occupies the device;
+        any other query about an occupied device returns inf.
         """
         now = self.now
         state = self._capacity.of[device.index]

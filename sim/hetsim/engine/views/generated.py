@@ -29,7 +29,10 @@ class Generated:
         self.queues = {shape: WaitingRequests(fleet) for shape, fleet in serving.fleets.items()}
 
     def with_replicas(self, launches: list[Launch], device: Device | None) -> list[Launch]:
-        """Return these launches and the replicas (None: all, else on `device`) by start."""
+        """Return these launches together with the replicas, sorted by start.
+
+        device: only replicas on it; None: all.
+        """
         residents = self.state.residents.values()
         here = list(residents) if device is None else [one for one in launches_on(self.state, device) if one.resident]
         return sorted([*here, *launches], key=lambda launch: launch.decided)
@@ -49,7 +52,7 @@ class Generated:
     # How much ------------------------------------------------------------------------------------------------
 
     def remaining(self, task: Task) -> float:
-        """Return a request's estimated time alone on a replica, minus its time in steps."""
+        """Return a request's estimated seconds alone on a replica, less those it has run."""
         launch = task._launch
         estimate = task.shortest_estimate if launch is None else task.estimates[launch.holder.kind.position]
         # A request that has exceeded its estimate has 0 s left.

@@ -51,9 +51,10 @@ class Shadows:
 class EarliestFit:
     """Time and place of a task's start if running tasks end as estimated.
 
-    In steady runs where counting free devices is enough, the time is the minimum over the nodes, or over the expected
-    ends in the whole cluster, from the `Profile`.  Otherwise the running launches are released in order of expected
-    finish on what-if copies of their nodes, until a mode of the task fits; cost: one sort of the running launches.
+    If all launches are compute-only, the start is the earliest fit on any node (`Ends`), updated only for nodes that
+    changed, or for gangs on whole accelerators of any nodes (`PoolEnds`).  Otherwise, or with partition limits, running
+    launches are released in order of expected finish on what-if copies of their nodes, until a mode of the task fits;
+    cost: one sort of the running launches.
     """
 
     def __init__(self, shadows: Shadows, task: Task, mode: Mode | None = None):
@@ -232,10 +233,7 @@ class EarliestFit:
         return True
 
     def _spares(self, placement: Placement) -> bool:
-        """Return True if the task can still start in time next to this longer launch.
-
-        Accepted launches remain on the sketches and reduce the count, for the next checks of this round.
-        """
+        """Return True if the head can start as reserved next to this longer launch."""
         mode = self._mode
         assert mode is not None
         if self._node >= 0:

@@ -40,7 +40,7 @@ KINDS = ("cpu", "gpu", "npu")  # kinds of devices, which policies may name like 
 
 @dataclass(eq=False)
 class Changes:
-    """Implementation of `hetsim.policy.contract.Changes`."""
+    """What a policy sees as `View.changes`."""
 
     _state: RunState
     _capacity: Capacity
@@ -60,7 +60,7 @@ class Changes:
 
 @dataclass(eq=False)
 class LaunchSeen:
-    """Implementation of `hetsim.policy.contract.LaunchSeen`."""
+    """What a policy sees of a task's launch (`View.launch_of`)."""
 
     _forecast: Forecast
     _launch: Launch | None
@@ -86,7 +86,7 @@ class LaunchSeen:
 
 @dataclass(eq=False)
 class RequestSeen(LaunchSeen):
-    """A request in a replica's batch; it ends before the replica's launch does."""
+    """View of one request on an LLM replica, with its own stage and expected finish."""
 
     _task: Task
 
@@ -160,7 +160,7 @@ class Victims:
         return None
 
     def _sparing(self, number: int, mode: Mode, needed: list[Task], sketch: Sketch) -> tuple[Placement, list[Task]]:
-        """Return a placement on a node, and the victims needed; earlier ones are spared."""
+        """Return a placement on a node and the victims it needs, omitting needless ones."""
         for spared in needed[:-1]:  # the last one is needed in any case
             fewer = [victim for victim in needed if victim is not spared]
             without = self._released(number, fewer)
