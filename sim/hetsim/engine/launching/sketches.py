@@ -241,6 +241,6 @@ class Sketches:
 
 
 def _served(at: float, rate: float, latency: float, size: float, seconds: float) -> float:
-    """Return the end of a transfer on a private path that begins at `at`, summed as `serve` does: equal floats."""
+    """Return the end of a private transfer, summed as `serve` does: equal floats."""
     delay = latency if size else 0.0
     return at + (delay + seconds) if rate == INF else at + delay + (size + seconds * rate) / rate

@@ -40,7 +40,7 @@ KINDS = ("cpu", "gpu", "npu")  # kinds of devices, which policies may name like 
 
 @dataclass(eq=False)
 class Changes:
-    """What a policy sees as `View.changes`."""
+    """Counters of changes that a policy sees (`View.changes`)."""
 
     _state: RunState
     _capacity: Capacity
@@ -60,7 +60,7 @@ class Changes:
 
 @dataclass(eq=False)
 class LaunchSeen:
-    """What a policy sees of a task's launch (`View.launch_of`)."""
+    """A task's launch as a policy sees it (`View.launch_of`)."""
 
     _forecast: Forecast
     _launch: Launch | None
