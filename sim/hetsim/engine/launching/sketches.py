@@ -69,7 +69,7 @@ class Sketches:
             up_at = at
             rate, latency, private = lane.up  # as `Part`
             if private:
-                at = _served(at, rate, latency, up_bytes, up_seconds)
+                at = _served(at, rate, latency, size=up_bytes, seconds=up_seconds)
             elif at > now or lane.ready > now:
                 return False  # a shared path can be booked only from now on
             else:
@@ -93,7 +93,7 @@ class Sketches:
             rate, latency, private = lane.down
             if private:
                 down_at = lane.download if lane.download > computed else computed
-                lane.download = entry = end = _served(down_at, rate, latency, down_bytes, down_seconds)
+                lane.download = entry = end = _served(down_at, rate, latency, size=down_bytes, seconds=down_seconds)
             else:
                 end = INF  # its download is a flow: known only when it begins (`boundary`)
         times = up_at if up else began, up_at, uploaded, began, computed, down_at
