@@ -21,7 +21,7 @@ EXCEPT = {
         "ended measurements.reader('latencies')"
     ),
     "not ours: they take their arguments by position, or in an order that is commonly known": "datetime Conv2d",
-    "of `struct`, which takes values by position alone": "pack _pack pack_steps",
+    "of `struct`, which takes values by position alone": "_pack pack_steps",
 }
 """Names of functions and classes, by the reason why their arguments are not named."""
 
