@@ -52,7 +52,7 @@ class Completion:
         requests = self.arrivals.whole
         if requests is not None:
             requests.on_finished, requests.on_gone = self._admitted_finished, self._admitted_gone
-            if requests.on_finished or requests.on_gone:
+            if requests.on_finished is not None or requests.on_gone is not None:
                 self._admitted_finished, self._admitted_gone = requests.finished, requests.gone
         self._told = self.linked or self._on_finished is not None or self._admitted_finished is not None
 
