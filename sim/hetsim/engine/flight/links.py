@@ -354,8 +354,15 @@ class Links:
         return group
 
     def _remove(self, group: FlowGroup, gone: list[Flow]) -> None:
-        if len(group.flows) > len(gone):  # else no flow remains
-            self._settle(group)
+        if len(group.flows) == len(gone):
+            group.flows = []
+            for flow in gone:
+                flow.group, flow.ended = None, True
+                for pipe in flow.pipes:
+                    pipe.group = None
+            self.clock.cancel(group)
+            return
+        self._settle(group)
         group.flows = [flow for flow in group.flows if flow not in gone]  # by identity: a flow equals only itself
         # A group is never split: rates stay right if its flows no longer share a pipe, they only cost more.
         for flow in gone:
@@ -380,17 +387,21 @@ class Links:
         group.updated = now  # the invariant of a group: `left` of its flows holds at `updated`
 
     def _reschedule(self, group: FlowGroup) -> None:
-        if not (flows := group.flows):
-            self.clock.cancel(group)
-            return
-        if len(flows) == 1 and (flow := flows[0]).bookable:  # alone again: its end is known
-            self.clock.cancel(group)
-            flow.group = None
-            flow.rate, flow.since, flow.turn, flow.then = flow.most, self.clock._now, -1.0, self._then_unbook
-            flow.until = flow.since + (flow.left if flow.left > 0.0 else 0.0) / flow.rate
-            for pipe in flow.pipes:
-                pipe.group, pipe.booked = None, flow  # it continues without an event until another flow joins
-            self.sure(flow)
+        flows = group.flows
+        if len(flows) == 1:
+            flow, now = flows[0], self.clock._now
+            flow.rate = rate = flow.most
+            until = now + (flow.left if flow.left > 0.0 else 0.0) / rate
+            if flow.bookable:  # alone again: its end is known
+                self.clock.cancel(group)
+                flow.group = None
+                flow.since, flow.until, flow.turn, flow.then = now, until, -1.0, self._then_unbook
+                for pipe in flow.pipes:
+                    pipe.group, pipe.booked = None, flow  # it continues without an event until another flow joins
+                self.sure(flow)
+                return
+            group.next = [flow]
+            self.clock.again(until, FINISH, group)
             return
         fair_rates(flows)
         remaining = [max(0.0, flow.left) / flow.rate for flow in flows]

@@ -156,9 +156,9 @@ class Draws:
     draw: Callable[[np.random.Generator, int], np.ndarray]
     random: np.random.Generator
     block: int
-    unused: list[float] = field(default_factory=list)  # numbers of the current block, the next one last
+    unused: list[Any] = field(default_factory=list)  # numbers (or rows) of the current block, the next one last
 
-    def __call__(self) -> float:
+    def __call__(self) -> Any:
         if not self.unused:
             self.unused = self.draw(self.random, self.block).tolist()[::-1]
         return self.unused.pop()

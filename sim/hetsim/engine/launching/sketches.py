@@ -53,9 +53,10 @@ class Sketches:
             return False
         state: GpuState = any_state
         lane: Lane = state.lane
-        if not (lane.direct and state.normal) or state.ready_at > now or lane.compute == INF:
-            return False
-        if (brings := self._brings(launch, mode)) is None:
+        if (
+            not (lane.direct and state.normal) or state.ready_at > now or lane.compute == INF
+            or (brings := self._brings(launch, mode)) is None
+        ):  # fmt: skip
             return False
         moves, seconds_left = brings
         up_bytes, up_seconds, down_bytes, down_seconds = moves
@@ -69,7 +70,11 @@ class Sketches:
             up_at = at
             rate, latency, private = lane.up  # as `Part`
             if private:
-                at = _served(at, rate, latency, size=up_bytes, seconds=up_seconds)
+                delay = latency if up_bytes else 0.0
+                if rate == INF:
+                    at += delay + up_seconds
+                else:
+                    at = at + delay + (up_bytes + up_seconds * rate) / rate  # summed as `serve` does: equal floats
             elif at > now or lane.ready > now:
                 return False  # a shared path can be booked only from now on
             else:
@@ -93,7 +98,13 @@ class Sketches:
             rate, latency, private = lane.down
             if private:
                 down_at = lane.download if lane.download > computed else computed
-                lane.download = entry = end = _served(down_at, rate, latency, size=down_bytes, seconds=down_seconds)
+                delay = latency if down_bytes else 0.0
+                if rate == INF:
+                    end = down_at + (delay + down_seconds)
+                else:
+                    # Summed as `serve` does: equal floats.
+                    end = down_at + delay + (down_bytes + down_seconds * rate) / rate
+                lane.download = entry = end
             else:
                 end = INF  # its download is a flow: known only when it begins (`boundary`)
         times = up_at if up else began, up_at, uploaded, began, computed, down_at
@@ -238,9 +249,3 @@ class Sketches:
             drawn = lane, seconds_left, rates, times, INF, moves, flow, None
         launch.sketch = drawn
         self.clock.cancel(launch)  # its entry is for an end that is no longer valid
-
-
-def _served(at: float, rate: float, latency: float, size: float, seconds: float) -> float:
-    """Return the end of a private transfer, summed as `serve` does: equal floats."""
-    delay = latency if size else 0.0
-    return at + (delay + seconds) if rate == INF else at + delay + (size + seconds * rate) / rate
