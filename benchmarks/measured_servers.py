@@ -161,7 +161,7 @@ def public(row: pd.Series) -> str:
 
 
 def rules_of(row: pd.Series) -> Rules:
-    """The rules of a row, from the published settings of its source (two are chosen by rows that are not kept out).
+    """The rules of a row, from the published settings of its source (four by rows not kept out).
 
     InferenceMAX draws lengths evenly (`random-range-ratio` 0.8).  Steps of vLLM have 8192 tokens; since April 2026 on
     Blackwell those of two prompts, for its mixtures.  Steps of TensorRT-LLM have 16384 (gpt-oss: 20000), with DeepSeek

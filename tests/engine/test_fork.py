@@ -64,6 +64,8 @@ def look(build: Build, seed: int = 0, forks: int = 2) -> None:
 @pytest.mark.parametrize("kind", [Task, Launch, Lane, GpuState, NodeState], ids=lambda kind: kind.__name__)
 def test_classes_that_fill_their_copies_leave_no_field_out(kind: Any) -> None:
     names = {name for base in kind.__mro__ for name in vars(base).get("__slots__", ())}
+    if not names:
+        pytest.skip("a compiled class names no slots; the same source is checked without compiling")
     old, new = kind.__new__(kind), kind.__new__(kind)
     for name in names:
         setattr(old, name, [name, name])

@@ -86,6 +86,20 @@ def test_what_is_foreseen_is_what_happens(name):
     assert (record.preemptions is not None) == (name in ("memory", "swap"))
 
 
+def test_forecasts_are_of_tokens_and_not_of_when_clients_see_them():
+    """With `async_scheduling`, clients see tokens a step later; the steps, and so the forecasts, are the same."""
+    arrival, prompt, output = load_of(np.random.default_rng(5), 40, 30)
+    looks = np.linspace(0.05, 6, 40)
+    (sync, first), (late, second) = (
+        told(looks, arrival, prompt, output, {"async_scheduling": flag}, horizon="200 s") for flag in (False, True)
+    )
+    assert sum(len(found) for _, found in sync) > 500
+    for (now, found), (then, same) in zip(sync, late, strict=True):
+        assert now == then and same == pytest.approx(found, rel=1e-9)
+    delay = second.finish - first.finish
+    assert delay.min() > -1e-9 and delay.max() > 0.01
+
+
 ALONE = F + 100 * P + 9 * (F + S) + sum(range(101, 110)) * C
 """Seconds of a request of 100 and 10 tokens that has a replica to itself."""
 

@@ -148,6 +148,9 @@ def test_a_workload_that_is_left_out_is_said(tmp_path):
     ({**JOB, "spec": {"template": {"spec": {}}}}, "its pods request neither cores nor GPUs"),
     ({**JOB, "spec": {}}, "the key 'template' is missing"),
     ({**JOB, "spec": {"template": [1]}}, "a field does not have the type"),
+    ({"kind": "List", "items": 5}, "my.yaml:4:1: items: must be a list of objects"),
+    ({**JOB, "metadata": META | {"labels": {"kueue.x-k8s.io/max-exec-time-seconds": "1h"}}},
+     "metadata.labels.max-exec-time-seconds must be a whole number from 1 to 2,147,483,647; got 1h"),
     ({"kind": "Deployment", "spec": {}}, "has no object of kind Job, Pod, PodTemplate, Workload"),
 ])  # fmt: skip
 def test_a_wrong_manifest_is_refused_with_its_line(tmp_path, given, words):
@@ -239,14 +242,14 @@ def spec_of(item):
 def test_pods_start_on_nodes_with_all_that_they_select(tmp_path):
     """No flavor has the label `zone`: flavors are chosen without it, and the pods start where it is."""
     def change(of, items):
-        term = {"matchExpressions": [{"key": "disk", "operator": "Gt", "values": ["2"]},
+        term = {"matchExpressions": [{"key": "disk", "operator": "Gt", "values": [str(1 << 40)]},
                                      {"key": "zone", "operator": "NotIn", "values": ["b"]}]}  # fmt: skip
         spec_of(of["Workload/w1"])["nodeSelector"] = {"gpu": "a100", "zone": "b"}
         spec_of(of["Workload/w2"])["affinity"] = {"nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}  # fmt: skip
         spec_of(of["Workload/w3"])["nodeSelector"] = {"zone": "c"}
 
-    labels = [{"disk": "3"}, {"disk": "many"}, {"zone": "b", "disk": "9"}, {"disk": "-1"}]
+    labels = [{"disk": str(1 << 41)}, {"disk": "many"}, {"zone": "b", "disk": str(1 << 42)}, {"disk": "-1"}]
     cluster = changed(tmp_path, change, labels)
     jobs = {job.id[2:]: job for job in cluster.jobs}
     assert [jobs[name].more["partition"] for name in ("r1", "w1", "w2")] == ["", "selector 0", "selector 1"]

@@ -102,6 +102,7 @@ def _shared(replica: Replica, alone: "_Alone", requests: list[Generation]) -> di
     replacements: dict[int, Any] = {
         id(fleet): alone, id(replica.clock): alone.clock, id(replica.rows): alone.recorder, id(replica.foreseen): None,
         id(replica.loads): {},  # no router looks at it
+        id(replica.unseen): [],  # forecasts are of when tokens are generated, not of when clients see them
     }  # fmt: skip
     replacements.update((id(kind), kind) for kind in fleet.kinds)
     others = (one for one in fleet.all if one is not replica)  # possible sources of KV transfers

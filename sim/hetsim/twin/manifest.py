@@ -47,7 +47,9 @@ def _listed(described: document.Document) -> list[tuple[document.Document, Any, 
     """Return document, path and content of each object, those of a `List` one by one."""
     if not str(described.data.get("kind")).endswith("List"):
         return [(described, (), described.data)]
-    return [(described, ("items", number), one) for number, one in enumerate(described.data.get("items") or ())]
+    if not isinstance(items := described.data.get("items") or [], list):
+        raise ScenarioError(described.problem(("items",), "must be a list of objects"))
+    return [(described, ("items", number), one) for number, one in enumerate(items)]
 
 
 def _documents(path: Path) -> Iterator[document.Document]:
@@ -85,7 +87,9 @@ def _workload(one: dict[str, Any], kind: str, labels: dict[str, str]) -> dict[st
     counts = [whole_number(spec.get(key, 1), f"spec.{key}") for key in ("parallelism", "completions")
               if kind == "Job" and (key == "parallelism" or spec.get(key) is not None)]  # fmt: skip
     seconds: Any = labels.get(f"{LABEL}max-exec-time-seconds")
-    if seconds is None and (deadline := spec.get("activeDeadlineSeconds")) is not None:
+    if seconds is not None:
+        seconds = whole_number(seconds, "metadata.labels.max-exec-time-seconds", 1, MAX_INT)
+    elif (deadline := spec.get("activeDeadlineSeconds")) is not None:
         seconds = whole_number(deadline, "spec.activeDeadlineSeconds", 1, MAX_INT)
     notes = (template.get("metadata") or {}).get("annotations") or {}
     wanted = {key: level for key in TOPOLOGIES if (level := notes.get(f"{LABEL}podset-{key}-topology")) != "false"}

@@ -51,10 +51,10 @@ class Shadows:
 class EarliestFit:
     """Time and place of a task's start if running tasks end as estimated.
 
-    If all launches are compute-only, the start is the earliest fit on any node (`Ends`), updated only for nodes that
-    changed, or for gangs on whole accelerators of any nodes (`PoolEnds`).  Otherwise, or with partition limits, running
-    launches are released in order of expected finish on what-if copies of their nodes, until a mode of the task fits;
-    cost: one sort of the running launches.
+    If all launches are compute-only, the start is the earliest fit on any node (`Profile`), updated only for nodes that
+    changed, or for gangs on whole accelerators of any nodes.  Otherwise, or with partition limits, running launches are
+    released in order of expected finish on what-if copies of their nodes, until a mode of the task fits; cost: one sort
+    of the running launches.
     """
 
     def __init__(self, shadows: Shadows, task: Task, mode: Mode | None = None):

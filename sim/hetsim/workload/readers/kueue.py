@@ -40,7 +40,7 @@ BOOST, LIMIT = "kueue.x-k8s.io/priority-boost", "maximumExecutionTimeSeconds"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 TOPOLOGIES = ("required", "preferred", "unconstrained")
 HOST = "kubernetes.io/hostname"
-MAX_COUNT, MAX_INT = 1_000_000, 2**31 - 1
+MAX_COUNT, MAX_INT, MAX_LONG = 1_000_000, 2**31 - 1, 2**63 - 1
 NOT_MODELED = ("admissionChecks", "admissionChecksStrategy", "admissionScope")
 
 
@@ -234,7 +234,7 @@ class KueueObjects:
 
 def whole_number(given: Any, what: str, low: int = 0, high: int = MAX_COUNT) -> int:
     """Return a whole number in a field; ValueError that says what it must be."""
-    if not re.fullmatch(r"-?\d{1,12}", str(given)) or not low <= int(given) <= high:
+    if not re.fullmatch(r"-?\d{1,19}", str(given)) or not low <= int(given) <= high:
         raise KeyProblem(what, f"{what} must be a whole number from {low:,} to {high:,}; got {given}")
     return int(given)
 
@@ -296,8 +296,8 @@ def _matches(expression: dict[str, Any], value: str | None) -> bool:
     values, operator = expression.get("values") or [], expression["operator"]
     if operator in ("Gt", "Lt"):
         given, what = values[0] if len(values) == 1 else values, f"spec.template: the value of {operator}"
-        bound = whole_number(given, what, -MAX_INT, MAX_INT)
-        number = int(value) if value is not None and re.fullmatch(r"-?\d{1,18}", value) else bound
+        bound = whole_number(given, what, -MAX_LONG, MAX_LONG)
+        number = int(value) if value is not None and re.fullmatch(r"-?\d{1,19}", value) else bound
         return number > bound if operator == "Gt" else number < bound
     there = value is not None
     return {"In": value in values, "NotIn": value not in values, "Exists": there}.get(
