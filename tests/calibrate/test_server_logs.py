@@ -338,7 +338,7 @@ def test_the_posterior_has_the_factor_of_another_run_nine_of_ten_times(tmp_path)
     """200 servers, drawn from the interval before; each runs once for the log, and once more: 0.1 % of tests fail."""
     prior, drift = Interval(0.8, 1.3), 0.02
     server = plain(tmp_path / "server.yaml", [prior.low, prior.high])
-    times, front = server.service.times, server.service.delay
+    times, front = server.service.times, server.service.front_end
     middle, spread = prior.normal
     inside, narrower = 0, 0
     for seed in range(200):

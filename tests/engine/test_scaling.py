@@ -237,7 +237,7 @@ class ByType(Scaling):
     """A policy of one's own: one replica more on the second type while anything waits."""
 
     def wanted(self, service, signals, now):
-        return {"a": 1, "b": min(1, signals.roles["replicas"].outstanding // 3)}
+        return {"a": 1, "b": np.int64(min(1, signals.roles["replicas"].outstanding // 3))}
 
 
 class Wrong(Scaling):

@@ -256,9 +256,8 @@ class Backfilling(ListScheduler):
     def beside(self, heads: list[Task], task: Task, placement: Placement, view: View) -> Placement | None:
         """Return a place where the task delays no head, or None.
 
-        It is the given one, or one on a node that no head has reserved.
-
-        If one head says yes and a later one no, the first counts on too much in this round; it is not late.
+        It is the given one, or one on a node that no head has reserved.  If one head says yes and a later one no, the
+        first counts on too much in this round; it is not late.
         """
         ahead = self.reservations(heads, task, view)
         if _delays_none(ahead, task, placement):

@@ -27,9 +27,9 @@ from hetsim.model.step_times import attended
 class Replica(Members):
     """One copy of the model, on devices that it occupies until it is stopped.
 
-    It consists of `memory` for keys and values, the `sequences` that decode, the `requests` (waiting and joined), the
-    steps in progress (`stage`), and the busy `periods`.  Between two steps it preempts and joins requests, and plans
-    the next step.  Policies see its attributes (`hetsim.policy.iterating.Replica`).
+    It consists of `memory` for keys and values, the `sequences` that decode, the steps in progress (`stage`), and the
+    busy `periods`.  Between two steps it preempts and joins requests, and plans the next step.  Policies
+    see its attributes (`hetsim.policy.iterating.Replica`).
     """
 
     def start(self, after: float) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hetsim.engine.core.policy_errors import call
 from hetsim.engine.kernel.clock import TIMER, Later
+from hetsim.policy.decisions import as_number
 from hetsim.policy.scaling import RoleSignals, ServiceSignals
 
 WINDOW = 60.0  # seconds of the counters' window where a policy is not asked at equal intervals
@@ -69,8 +70,7 @@ class Scaler:
         """Query the policy now, and start or drain replicas as it wants."""
         policy, now, bounds = self.policy, self.clock._now, self.bounds
         policy.again = math.inf
-        wanted = call(self.state, policy.wanted, self.owner.service, self.signals, now)
-        self._check(wanted)
+        wanted = self._checked(call(self.state, policy.wanted, self.owner.service, self.signals, now))
         changes = []
         for name, number in wanted.items():
             kind = self.kinds.get(name)
@@ -88,12 +88,17 @@ class Scaler:
         since = self.clock._now - window
         return self.owner.coming.since(since) / window, self.first.mean(since), self.further.mean(since)
 
-    def _check(self, wanted: Any) -> None:
-        for name, number in wanted.items() if isinstance(wanted, (dict, Mapping)) else [("", wanted)]:
-            if type(number) is not int or number < 0 or (name not in self.roles and name not in self.kinds):
+    def _checked(self, wanted: Any) -> dict[str, int]:
+        """Return the policy's numbers of replicas; PolicyError if they cannot be had."""
+        numbers: dict[str, int] = {}
+        for name, given in wanted.items() if isinstance(wanted, (dict, Mapping)) else [("", wanted)]:
+            number = None if isinstance(given, bool) else as_number(given, int)
+            if number is None or number < 0 or (name not in self.roles and name not in self.kinds):
                 names = ", ".join([*self.roles, *self.kinds])
                 raise self.owner.illegal(f"must map some of {names} to numbers of replicas; got {wanted!r}")
-        if self.kinds.keys() & wanted.keys():
-            total, low, high = sum(wanted.values()), self.bounds.min_replicas, self.bounds.max_replicas
+            numbers[name] = number
+        if self.kinds.keys() & numbers.keys():
+            total, low, high = sum(numbers.values()), self.bounds.min_replicas, self.bounds.max_replicas
             if not low <= total <= high:
                 raise self.owner.illegal(f"must return from {low} to {high} replicas, all types together; got {total}")
+        return numbers
