@@ -145,7 +145,7 @@ def test_a_workload_that_is_left_out_is_said(tmp_path):
     ({**JOB, "metadata": META | {"labels": {}}}, "my.yaml:3:1: kind: cannot be read as a Job: no queue is named; add"),
     ({**JOB, "metadata": META | {"namespace": "b", "name": "w1"}}, "b/w1 is already on the cluster; --job b/w1 prints"),
     ({**JOB, "metadata": META | {"namespace": "c"}}, "there is no LocalQueue c/main"),
-    ({**JOB, "spec": {"template": {"spec": {}}}}, "its pods request neither cores nor GPUs"),
+    ({**JOB, "spec": {"template": {"spec": {}}}}, "it has no pods, or they request neither cores nor GPUs"),
     ({**JOB, "spec": {}}, "the key 'template' is missing"),
     ({**JOB, "spec": {"template": [1]}}, "a field does not have the type"),
     ({"kind": "List", "items": 5}, "my.yaml:4:1: items: must be a list of objects"),

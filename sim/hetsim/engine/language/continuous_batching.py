@@ -28,8 +28,9 @@ class Replica(Members):
     """One copy of the model, on devices that it occupies until it is stopped.
 
     It consists of `memory` for keys and values, the `sequences` that decode, the steps in progress (`stage`), and the
-    busy `periods`.  Between two steps it preempts and joins requests, and plans the next step.  Policies
-    see its attributes (`hetsim.policy.iterating.Replica`).
+    busy `periods`.  Between two steps it preempts and joins requests, and plans the next step.
+
+    Policies see its attributes (`hetsim.policy.iterating.Replica`).
     """
 
     def start(self, after: float) -> None:

@@ -170,7 +170,7 @@ class KueueObjects:
         more = self._more(spec, status, queue, ended=end is not None) if listed else {}
         self.reason = next((text for is_so, text in (
             (not listed, f"in no ClusterQueue ({spec.get('queueName')})"), (inactive, "deactivated (spec.active)"),
-            (not any(needs.values()), "its pods request neither cores nor GPUs"),
+            (not any(needs.values()), "it has no pods, or they request neither cores nor GPUs"),
             (start is None and "partition" not in more, "no node has the labels that its pods select")) if is_so), "")
         if came is None or self.reason:
             self.log.leave_out(self.reason, line)
