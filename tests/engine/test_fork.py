@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from test_shipped_scenarios import short
 from tiers import spread
 
 from hetsim.engine.flight.launch import Lane, Launch
+from hetsim.engine.fork import Copier
 from hetsim.engine.resources.occupancy import GpuState, NodeState
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import HetsimError
@@ -71,6 +73,13 @@ def test_classes_that_fill_their_copies_leave_no_field_out(kind: Any) -> None:
         setattr(old, name, [name, name])
     kind.fill_copies([old], [new], list)
     assert not {name for name in names if getattr(new, name) != [name, name]}
+
+
+@pytest.mark.parametrize("value", [1, [1]])
+def test_ordered_dictionaries_are_copied_with_their_order(value: Any) -> None:
+    copied = Copier({}).copy(OrderedDict.fromkeys("abc", value))
+    copied.move_to_end("a")
+    assert [copied.popitem(last=False)[0] for _ in "abc"] == ["b", "c", "a"]
 
 
 def named(cases: Any) -> list[Any]:

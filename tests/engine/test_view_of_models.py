@@ -251,6 +251,12 @@ def test_the_first_token_is_to_come_in_time():
     assert served[:11].all() and not served[11:18].any()
     assert admitted("predicted_wait", service)[0].tolist() == served.tolist()
     assert admitted("redirect", service)[0].tolist() == served.tolist()
+    described = scenario({"max_num_seqs": 1, **service}, CROWD, policy={"admission": "slo_feasible"}, gpus=2)
+    described["workload"].append({"name": "job", "gpu_time": "50 ms", "count": 1,
+                                  "arrivals": {"process": "all_at_once", "count": 1}})  # fmt: skip
+    run = load(described).build()  # the job has no tokens, so the column has floats
+    record = Simulation(run, check=True).run()
+    assert (record.status[run.language[0].rows] == COMPLETED).tolist() == served.tolist()
 
 
 def test_controlled_delay_goes_by_the_age_of_the_head():

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from tiers import some, spread
 
+import hetsim as hs
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
@@ -575,3 +576,16 @@ def test_smdp_without_power_is_no_slower_than_taking_what_waits():
     arrivals = poisson(400, 20_000)
     ours = run(Smdp(max_batch=32, window=5.0), arrivals).tasks["response"].mean()
     assert ours < 1.02 * run(SerialGreedy(max_batch=32), arrivals).tasks["response"].mean()
+
+
+def test_clockwork_serves_with_a_variant_on_cores():
+    """The data of a batch on cores cross no link."""
+    service = {"batching": "clockwork", "variants": [
+        {"name": "a", "device": "g", "compute": {"per_item": "20 ms"}},
+        {"name": "b", "device": "cpu", "compute": {"per_item": "60 ms"}}]}  # fmt: skip
+    entry = {"arrivals": {"process": "poisson", "rate": "40/s"}, "slo": "500 ms", "bytes_in": "10 MB"}
+    node = {"cpus": 2, "gpus": {"type": "g", "count": 1}, "pcie": {"upload": "1 GB/s"}}
+    result = hs.run({"name": "both", "horizon": "5 s", "cluster": {"nodes": [node]},
+                     "workload": {**entry, "service": service}}, check=True)  # fmt: skip
+    done = result.tasks[result.tasks["status"] == "completed"]
+    assert (done["device"].value_counts() > 20).sum() == 3  # one GPU, two cores

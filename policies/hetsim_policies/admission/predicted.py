@@ -191,7 +191,7 @@ class TokensAhead:
         in_time = before + task.estimates[position] + service.response_delay
         if self.slo == math.inf:
             return in_time
-        prompt = np.array([int(task.label("prompt_tokens"))])
+        prompt = np.array([int(float(task.label("prompt_tokens")))])  # floats if other tasks have none
         read = service.kinds[position].step.alone(prompt, np.ones_like(prompt), service.max_num_batched_tokens)
         first = before + float(read[0]) + service.response_delay
         return max(first, in_time - (task.deadline - task.arrival - self.slo))

@@ -11,7 +11,7 @@ Cost: proportional to running and waiting tasks, and a `memcpy` of the columns w
 import gc
 from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from datetime import date, timedelta
 from enum import Enum
@@ -117,7 +117,7 @@ class Copier:
                 if belonging is None:
                     empty.update(members)
                 else:
-                    dict.update(empty, zip(members, belonging, strict=True))  # `Counter.update` would add counts
+                    _put(empty, members, belonging)
         return new
 
     def value(self, old: Any) -> Any:
@@ -349,7 +349,13 @@ def _extend(originals: list[Any], copies: list[Any], all_of: All) -> None:
 
 def _update(originals: list[Any], copies: list[Any], all_of: All) -> None:
     for old, new in zip(originals, copies, strict=True):
-        dict.update(new, zip(old, all_of(list(old.values())), strict=True))
+        _put(new, old, all_of(list(old.values())))
+
+
+def _put(empty: Any, keys: Iterable[Any], values: list[Any]) -> None:
+    # `Counter.update` would add counts, and an `OrderedDict` also keeps a list of its keys
+    kind: Any = OrderedDict if isinstance(empty, OrderedDict) else dict
+    kind.update(empty, zip(keys, values, strict=True))
 
 
 FILLS: dict[type, Fill] = {list: _extend, dict: _update}

@@ -97,6 +97,7 @@ class Parts:
                 self.serving.sets.append(queue.fleet)
         self.serving.sets.sort(key=lambda one: one.service.shape.index)
         signals.launch_completed = completion.launch_completed
+        signals.task_completed = completion.completed
         signals.task_ended = completion.end_task
         signals.generated = completion.generated
         signals.kill = completion.kill

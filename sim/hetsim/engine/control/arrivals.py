@@ -265,7 +265,7 @@ class Arrivals:
         detail = self.state.recorder.detail
         detail("compute")[row] = now - self._starts[row]
         detail("upload"), detail("download")  # create the other two stage columns as well
-        self.signals.generated(task)
+        self.signals.task_completed(task)
 
     # Patience -----------------------------------------------------------------------------------------------
 

@@ -132,7 +132,7 @@ class Completion:
         self._served(count, tasks)
 
     def generated(self, task: Task) -> None:
-        """Complete a request that a language model or a cache has answered."""
+        """Complete a request to a language model whose last token was generated."""
         task.state = ENDED
         self._served(1, (task,))
 

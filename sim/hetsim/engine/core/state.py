@@ -117,8 +117,9 @@ class Signals:
 
     # a launch with a timetable has completed, with these stage times
     launch_completed: Callable[[Launch, tuple[float, ...]], None]
+    task_completed: Callable[[Task], None]  # a task has completed without a launch of its own
     task_ended: Callable[[Task, int, str], None]  # a task ended without completing: status and reason
-    generated: Callable[[Task], None]  # a request was answered by a language model or a cache, not in a launch
+    generated: Callable[[Task], None]  # the last token of a request to a language model was generated
     drops: Callable[[Task], bool] | None  # asks admission about a request that would join a batch; True: it was dropped
     kill: Callable[..., None]  # ends a launch for a reason; its tasks fail unless another status is given
     materialized: Callable[[Launch], None] | None  # a compute-only launch now has a timetable

@@ -427,6 +427,8 @@ class Queue:
         """Return the estimated stage times of a batch of `size` requests."""
         service, mode, devices, links = self.service, placement.mode, placement.devices, self.links
         times, share = mode.stages(size, size * service.per_item[service.shape.position[mode]]), size / len(devices)
+        if devices[0].type.kind == "cpu":  # the data are in host memory
+            return times
         return times._replace(
             upload=times.upload + max([Links.alone(links.up(one), share * service.bytes_in) for one in devices]),
             download=times.download + max([Links.alone(links.down(one), share * service.bytes_out) for one in devices]),
