@@ -1,6 +1,7 @@
-"""Detects whether the engine runs compiled or interpreted."""
+"""Program files of the package, and whether the engine is compiled."""
 
 from importlib import import_module
+from pathlib import Path
 
 
 def _verified() -> str:
@@ -12,7 +13,6 @@ def _verified() -> str:
             raise
         return "interpreted"
     from hashlib import sha256
-    from pathlib import Path
 
     for name, digest in sources.items():
         path = Path(__file__).parent / name
@@ -20,6 +20,11 @@ def _verified() -> str:
             text = f"{path} has changed since hetsim was compiled, so other code would run; install hetsim again"
             raise ImportError(f"{text} (HETSIM_COMPILE=1 pip install . compiles it, pip install . does not)")
     return "compiled"
+
+
+def package_data(module: str, name: str) -> bytes:
+    """Return the bytes of a program file next to a module; not recorded as an input."""
+    return Path(module).with_name(name).read_bytes()
 
 
 BUILD = _verified()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from typing import Any, TypeVar, get_type_hints
 
+from hetsim.build import package_data
 from hetsim.errors import RunError, UnknownName
 
 Item = TypeVar("Item")
@@ -162,8 +163,8 @@ def _stated(item: type) -> Callable[..., Any]:
     maker = next(one for one in item.__mro__ if "__init__" in vars(one))
     if not hasattr(maker, "__mypyc_attrs__") or inspect.isfunction(vars(maker)["__init__"]):
         return item
-    module, read = sys.modules[maker.__module__], importlib.import_module("hetsim.model.files").package_data
-    source = ast.parse(read(str(module.__file__), f"{maker.__module__.rpartition('.')[2]}.py"))
+    module = sys.modules[maker.__module__]
+    source = ast.parse(package_data(str(module.__file__), f"{maker.__module__.rpartition('.')[2]}.py"))
     inside = next(one for one in source.body if isinstance(one, ast.ClassDef) and one.name == maker.__name__)
     made = next(one for one in inside.body if isinstance(one, ast.FunctionDef) and one.name == "__init__")
     names = dict(vars(module))

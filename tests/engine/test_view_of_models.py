@@ -16,6 +16,7 @@ from witness import BETWEEN_ROUNDS
 
 from hetsim.engine.language.llm_service import Fleet
 from hetsim.engine.simulation import Simulation
+from hetsim.engine.views.backlog import Backlog
 from hetsim.engine.views.forecast import Forecast
 from hetsim.engine.views.generated import Generated, WaitingRequests
 from hetsim.engine.views.view import RequestSeen
@@ -73,7 +74,7 @@ def backward(function):
 
 LIES = [
     (WaitingRequests, "tasks", less), (WaitingRequests, "tasks", backward), (WaitingRequests, "__len__", more),
-    (WaitingRequests, "arrival", more), (Generated, "count", more), (Generated, "seconds", more),
+    (WaitingRequests, "arrival", more), (Backlog, "count", more), (Backlog, "seconds", more),
     (Generated, "remaining", more), (Generated, "attained_by", more), (Generated, "with_replicas", less),
     (Fleet, "in_steps", more), (Forecast, "duration", more), (Forecast, "_left", more),
 ]  # fmt: skip

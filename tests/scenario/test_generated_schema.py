@@ -102,7 +102,7 @@ def test_defaults_are_told_once():
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(("part", "key", "end"), [
-    ("PowerSpec", "idle", "nothing. Default: 0."), ("SpanSpeedsSpec", "island", "island. Default: 1."),
+    ("PowerSpec", "idle", "nothing. Default: 0."), ("SpanSpeedsSpec", "island", "mode's time. Default: 1."),
     ("ClientsSpec", "timeout", "attempt. Default: no limit."), ("TaskMode", "batch", "profile. Default: 64."),
     ("TaskMode", "efficiency", "reaches. Default: 50%."), ("WorkloadEntry", "nodes", "each. Default: 1."),
     ("Diurnal", "period", "to the next. Default: 1 d."),

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, TextIO, cast
 
+from hetsim.build import package_data
 from hetsim.errors import Problem, ScenarioError
 
 TEMPORARY = ".hetsim-"  # prefix of the names of files being written; a digest of the machine and the process id follow
@@ -75,11 +76,6 @@ def open_text(path: Path, errors: str = "strict", newline: str | None = "") -> T
 
 
 watching: set[str] = set()  # reasons why this process records all files that it opens; the hook cannot be removed
-
-
-def package_data(module: str, name: str) -> bytes:
-    """Return the bytes of a program file next to a module; not recorded as an input."""
-    return Path(module).with_name(name).read_bytes()
 
 
 def package_table(module: str, name: str) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from hetsim import plots, registry
+from hetsim.build import package_data
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.experiment.policies import named_policy, written
-from hetsim.model.files import package_data, write_text
+from hetsim.model.files import write_text
 from hetsim.page import of_comparison, of_run, of_sweep
 from hetsim.page.common import command, sentence_case
 from hetsim.page.latex import Latex, escape

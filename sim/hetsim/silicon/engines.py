@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.files import package_data
+from hetsim.build import package_data
 from hetsim.model.step_times import KernelSteps
 from hetsim.silicon import kernels as parts
 from hetsim.silicon.exact import SOURCE, installed

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.files import package_data
+from hetsim.build import package_data
 
 SOURCE: dict[str, Any] = json.loads(package_data(__file__, "tables.json"))
 

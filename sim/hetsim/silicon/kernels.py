@@ -18,7 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from hetsim.model.files import package_data
+from hetsim.build import package_data
 from hetsim.model.step_times import KernelSteps
 from hetsim.silicon import exact
 from hetsim.workload.costs.architectures import Architecture

@@ -174,11 +174,11 @@ class EarliestFit:
                 if (placement := (sketches.get(number) or Sketch(capacity.nodes[number])).place(mode)) is not None:
                     return placement
             enough = mode.span_any and (self._budgets or free[mode] >= amount_of(mode))  # on several nodes together
-            if enough and (placement := self._across(mode)) is not None:
+            if enough and (placement := self._across(mode, self._budgets.get(mode.partition))) is not None:
                 return placement
         return None
 
-    def _across(self, mode: Mode) -> Placement | None:
+    def _across(self, mode: Mode, budget: Budget | None = None) -> Placement | None:
         numbers = self._capacity.having_room(mode)
         for number in self._sketches:
             numbers |= 1 << number
@@ -186,7 +186,7 @@ class EarliestFit:
             for device in launch.placement.devices:
                 numbers |= 1 << device.node
         nodes = map(self._sketch, self._capacity.nodes_in(numbers))
-        return self._capacity._across(mode, nodes, self._budgets.get(mode.partition))
+        return self._capacity._across(mode, nodes, budget)
 
     @property
     def placement(self) -> Placement | None:
@@ -213,6 +213,15 @@ class EarliestFit:
         return sketch
 
     # Launches that go on beyond it --------------------------------------------------------------------------
+
+    def _moved(self, before: Placement | None, mode: Mode) -> Placement | None:
+        """Return another placement of the head, on its node or across nodes.
+
+        Limits are held against the present usage, so a head may be said to be delayed though it is not.
+        """
+        there = {device.node for device in before.devices} if before is not None else ()
+        again = self._sketch(next(iter(there))).place(mode) if len(there) == 1 else None
+        return again or self._across(mode)
 
     def survives(self, task: Task, placement: Placement) -> bool:
         """Return True if starting `task` at `placement` cannot delay the waiting task."""
@@ -262,7 +271,7 @@ class EarliestFit:
             sketch.occupy(placement)  # only these nodes change: the difference is counted
             free += share_of(mode, sketch, amount) if counted else 0
         self._sketches = {**kept, **trial}
-        after = before if not touched else None if counted else self._across(mode)
+        after = before if not touched else None if counted else self._moved(before, mode)
         if free < amount if counted else after is None:
             self._sketches = kept
             return False
