@@ -71,7 +71,7 @@ class ListScheduler(Scheduler):
         self.order = order
         self.placement = placement
         self._counts = getattr(placement, "counts_waiting", False)  # depends on the number of waiting tasks
-        self.discipline: Any = _known(discipline)
+        self.discipline: str = _known(discipline)
         self.drop_expired = self.rejects = drop_expired
         self.queue = TaskQueue()
         # with "block": queues of tasks bound to a partition; all others are in `queue`

@@ -21,10 +21,10 @@ STATES = {
 }  # fmt: skip
 
 
-def call(run: RunState, hook: Callable[..., Any], *arguments: Any) -> Any:
+def call(run: RunState, hook: Callable[..., Any], argument: Any, *more: Any) -> Any:
     """Call a hook of a policy; an exception becomes a PolicyError that names the hook."""
     try:
-        return hook(*arguments)
+        return hook(argument, *more) if more else hook(argument)
     except HetsimError:  # it says already what is wrong, and where
         raise
     except Exception as error:
