@@ -131,7 +131,8 @@ def observe(
     lines = [f"before: steps take, {prior}", f"after:  {posterior}"]
     console.result(as_json, lambda: profile, lambda: lines)
     if not before[0] <= after[1] or not after[0] <= before[1]:
-        console.warnings([f"{path} contradicts the interval before; does {scenario} describe its server?"], quiet)
+        text = f"the intervals before and after {path} do not overlap"
+        console.warnings([f"{text}; does {scenario} describe its server?"], quiet)
     write_profile(target, profile, quiet)
 
 

@@ -164,7 +164,7 @@ class Entry:
     ) -> dict[str, dict[str, str]]:
         if axis.table is None:
             if found is None:
-                raise self.problem(key, f'the figures of {table.name} lack the column "{name}"; add it, or give table')
+                raise self.problem(key, f'the figures of {table.name} need a column "{name}", or the axis a table')
             return {value: {name: value} for value in found}
         rows = self._rows(axis, name, (*key, "table"))
         if found is None:

@@ -124,7 +124,7 @@ def pipeline_partition(
             needed = StageMemory(cuts, inference=False).min_bytes(total, True, replication)
             several = "" if len(levels) == 1 else " (and more in nested levels)"
             raise NothingMeets(_too_little(needed, f"each has {_size(memory)}{several}"))
-        raise UsageError(f"{len(cuts.sets)} cuts are too few for {parts} stages without replication; use fewer devices")
+        raise UsageError(f"{len(cuts.sets)} cuts are too few for {parts} devices with a stage each; use fewer devices")
     return PipelinePartition(tuple(_stages(solved, len(solved) - 1, 0, j=len(cuts.sets) - 1, replicas=1)), seconds)
 
 

@@ -148,7 +148,7 @@ def _on(
     cluster: Cluster, allowed: list[Node], device: DeviceType, wanted: int, each: int, training: TrainingSpec
 ) -> tuple[list[PlanCandidate], str | None]:
     if (peak := peak_of(device)) is None:
-        return [], f"the speed of {device.name} is unknown; give it a peak under cluster"
+        return [], f"the speed of {device.name} is unknown; give it the key peak under cluster"
     racks: dict[str | None, list[Node]] = {}
     for node in allowed:
         if sum(one.type is device for one in node.accelerators) >= each:

@@ -287,7 +287,7 @@ def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray 
 
 
 def _not_in_mid_run(_: Any) -> Any:
-    raise UsageError("a plan made during a run cannot be simulated here")
+    raise UsageError("this plan problem cannot simulate plans; call in_mid_run with simulate")
 
 
 def _not_with_foresight(_: Any) -> Any:

@@ -219,7 +219,7 @@ def check_names(mark: Path, names: Collection[Any]) -> None:
     for name in names:
         parts = PurePosixPath(name).parts if isinstance(name, str) else ()
         if not parts or name != "/".join(parts) or {"..", "/"} & set(parts) or set("\\:\0") & set(name):
-            raise DamagedFile(mark, f"it names the file {shown(name)}, which cannot be in its folder")
+            raise DamagedFile(mark, f"it names the file {shown(name)}, which is not a valid path inside its folder")
         if any("/".join(parts[:depth]) in names for depth in range(1, len(parts))):
             raise DamagedFile(mark, f"it names the file {shown(name)}, and one of its folders as a file too")
         if not Path(os.path.realpath(mark.parent / name)).is_relative_to(folder):

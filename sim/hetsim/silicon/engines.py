@@ -85,7 +85,7 @@ def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSte
     try:
         kernels = kernels_of(model, gpu, peak, engine=engine, divided=Divided(gpus))
     except NotMeasured as reason:
-        raise ValueError(f"{reason}; without engine the steps are estimated from figures of the GPU") from None
+        raise ValueError(f"{reason}; leave out engine to estimate the steps from figures of the GPU") from None
     return kernels.steps(figures["constants"])
 
 

@@ -356,7 +356,7 @@ def _solve(
         solution = solve(cost / dearest, A_ub=csr_array(diags_array(1.0 / scale) @ matrix), b_ub=limits / scale)
         scale /= dearest
     if solution.x is None:
-        raise ArithmeticError(f"the program over time fractions was not solved: {solution.message}")
+        raise ArithmeticError(f"the linear program of the time fractions was not solved: {solution.message}")
     return solution.x[:count], (-solution.ineqlin.marginals / scale)[:rows]
 
 

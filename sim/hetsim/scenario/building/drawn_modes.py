@@ -232,7 +232,7 @@ class DrawnModes:
         timed = [(one, peak) for one in devices if (peak := peak_of(one)) is not None]
         if devices and not timed:
             names = ", ".join(one.name for one in devices)
-            raise ValueError(f"the speed of {names} is unknown; give it a peak under cluster")
+            raise ValueError(f"the speed of {names} is unknown; give it the key peak under cluster")
         shares = [one.sharing.share_of(way.slice) or gpus for one, _ in timed]
         ways = zip(timed, shares, strict=True)
         return [(one, _on(one, peak, seconds, gpus=share, cores=cores)) for (one, peak), share in ways]
@@ -282,7 +282,7 @@ class DrawnModes:
             if not wanted or device.kind == "cpu" or not specs:
                 continue
             if peak is None:
-                refused.append(f"the speed of {device.name} is unknown; give it a peak under cluster")
+                refused.append(f"the speed of {device.name} is unknown; give it the key peak under cluster")
                 continue
             if device.memory is not None and state + kept > device.memory:
                 refused.append(too_large(state, kept, device.memory, device.name))

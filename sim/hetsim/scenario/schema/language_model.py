@@ -365,7 +365,8 @@ class LanguageModel(Profiled, Replicas):
                 raise KeyProblem(f"disaggregated.{key}", text)
         few, many = sorted(kind.gpus for kind in (self.prefills_on, self.decodes_on))
         if many % few:
-            raise KeyProblem("also_on", f"GPUs of replicas ({few} and {many}): one must be a multiple of the other")
+            text = "prefill and decode replicas must have the same number of GPUs, or one a multiple of the other"
+            raise KeyProblem("also_on", f"{text}; got {few} and {many}")
 
     @property
     def prefills_on(self) -> LanguageModel:
