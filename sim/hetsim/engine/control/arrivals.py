@@ -159,10 +159,11 @@ class Arrivals:
         queue: Queue | None = None
         if not self._by_itself:
             ready, row = self._ready, task.index
-            if ready is not None and ready[row] != ready[row]:  # arrival or last predecessor: deferral counts as wait
+            # The arrival or the end of the last predecessor: a deferral counts as waiting.
+            if ready is not None and (known := ready[row]) != known:
                 at, last = task.arrival, state.graph.ready
                 ready[row] = task.ready = max(at, last.pop(row, -math.inf)) if last else at
-            if (fleet := self._fleets.get(task.shape)) is not None:
+            if self._fleets and (fleet := self._fleets.get(task.shape)) is not None:
                 if fleet.service.request_delay:
                     self._travel(task, fleet.service.request_delay, None, fleet)
                 else:

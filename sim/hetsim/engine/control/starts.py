@@ -196,8 +196,10 @@ class Starts:
 
     def _run(self, launch: Launch) -> None:
         (self.state.running if launch.within is None else self.state.lent)[launch.number] = launch
+        waiting = self.state.waiting
         for task in launch._tasks or ():
-            self.state.waiting.pop(task.index, None)  # a moved or blocked task is not in `waiting`
+            if task.index in waiting:  # else a moved or blocked task, or a request
+                del waiting[task.index]
             task.state = RUNNING
             task._launch = launch
 

@@ -376,8 +376,13 @@ class Queue:
 
     def _objects_seen(self, first: int, own_rows: list[int] | None, count: int) -> tuple[Task, ...] | None:
         rows = self.service.rows[first : first + count].tolist() if own_rows is None else own_rows
-        objects = [self._seen.pop(row, None) for row in rows]
-        new = [row for row, task in zip(rows, objects, strict=True) if task is None]
+        seen, objects, new = self._seen, [], []
+        for row in rows:
+            objects.append(task := seen.get(row))
+            if task is None:
+                new.append(row)
+            else:
+                del seen[row]
         if len(new) == len(rows):
             return None
         made = iter(self.made(new) if new else ())

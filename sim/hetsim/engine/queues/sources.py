@@ -99,10 +99,10 @@ class Sources(Timer):
         rows: Any = slice(first, stop) if self._delivered is None else self._delivered[first:stop]
         self._base, self._at = first, 0
         numbers = range(first, stop) if self._delivered is None else rows.tolist()
-        shapes = [tasks.shapes[shape] for shape in tasks.shape[rows].tolist()]
-        times = list(map(tuple, tasks.time[rows].tolist()))  # tuples: policies cannot write to them
+        shapes = list(map(tasks.shapes.__getitem__, tasks.shape[rows].tolist()))
+        times = list(zip(*tasks.time[rows].T.tolist(), strict=True))  # tuples: policies cannot write to them
         same = tasks.estimate is tasks.time
-        estimates = times if same else list(map(tuple, tasks.estimate[rows].tolist()))
+        estimates = times if same else list(zip(*tasks.estimate[rows].T.tolist(), strict=True))
         self._block = list(zip(numbers, tasks.arrival[rows].tolist(), shapes, times, estimates, strict=True))
         self.clock.feed, self.clock.feed_time = self, self._block[0][1]
         self.each_block()
