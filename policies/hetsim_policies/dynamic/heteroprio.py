@@ -158,7 +158,7 @@ class HeteroPrio(Scheduler):
 def from_scratch(task: Task, placement: Placement, view: View) -> float:
     """Seconds from a start now to the end, without any earlier work of the task."""
     stages = view.stages((task,), placement)
-    return max(stages.ready, stages.write_back) + stages.upload + task.remaining_in(placement.mode) + stages.download
+    return max(stages.ready, stages.write_back) + stages.upload + task.estimate_in(placement.mode) + stages.download
 
 
 def best_times(task: Task) -> tuple[float, float]:

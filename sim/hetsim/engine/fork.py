@@ -183,13 +183,16 @@ class Copier:
             return self._alike_tuples(values, ids) if none_made else None
         if (MAKERS.get(kind) or _maker(kind)) not in (Copier._object, Copier._list):
             return None
-        new, fresh = ids, values
-        if not none_made or len(set(ids)) < len(ids):  # by `id`, so that an object that is there twice is copied once
+        new, fresh, before = ids, values, len(made)
+        if not none_made:
             by_id = {here: old for here, old in zip(ids, values, strict=True) if here not in made}
             new, fresh = list(by_id), list(by_id.values())
         make_empty: Any = kind.__new__
         empty: list[Any] = list(map(make_empty, repeat(kind, len(fresh))))
         made.update(zip(new, empty, strict=True))  # before they are filled
+        if len(made) < before + len(fresh):  # an object that is there twice has one copy, the last that was made
+            by_id = dict(zip(ids, values, strict=True))
+            fresh, empty = list(by_id.values()), list(map(made.__getitem__, by_id))
         batch = self._batches.setdefault(kind, ([], []))
         batch[0].extend(fresh)
         batch[1].extend(empty)
@@ -378,16 +381,16 @@ class Fields:
                              "be forked")  # fmt: skip
 
     def fill(self, originals: list[Any], copies: list[Any], all_of: All) -> None:
-        frozen = self.frozen
-        for name in self.slots:
-            values = [getattr(old, name, MISSING) for old in originals]
-            for new, value in zip(copies, all_of(values), strict=True):
-                if value is MISSING:
-                    continue
-                if frozen:
-                    object.__setattr__(new, name, value)
-                else:
-                    setattr(new, name, value)
+        if len(originals) == 1:  # all fields together
+            old = originals[0]
+            columns = [[value] for value in all_of([getattr(old, name, MISSING) for name in self.slots])]
+        else:
+            columns = [all_of([getattr(old, name, MISSING) for old in originals]) for name in self.slots]
+        put: Callable[[Any, str, Any], None] = object.__setattr__ if self.frozen else setattr
+        for name, values in zip(self.slots, columns, strict=True):
+            for new, value in zip(copies, values, strict=True):
+                if value is not MISSING:
+                    put(new, name, value)
         if self.inner:
             for old, new in zip(originals, copies, strict=True):
                 if fields := getattr(old, "__dict__", None):
