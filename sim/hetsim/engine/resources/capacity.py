@@ -188,7 +188,7 @@ class Capacity(PlacementIndex):
     def peak_memory(self) -> int:
         """Return the maximum bytes that were in use at one time on any accelerator."""
         gpus = [state for state in self.of if isinstance(state, GpuState)]
-        return max((room_of(gpu.device.type) - gpu.least_room for gpu in gpus), default=0)
+        return max((room_of(gpu.device.type) - gpu.min_room for gpu in gpus), default=0)
 
     def take(self, placement: Placement, launch: Any) -> int:
         """Occupy a validated placement; return the bitmask of cores, 0 for accelerators.

@@ -87,7 +87,7 @@ class GpuState(DeviceState):
     items can be evicted for it.
     """
 
-    __slots__ = ("node", "bit", "free", "room", "slices", "lane", "kind", "least_room")
+    __slots__ = ("node", "bit", "free", "room", "slices", "lane", "kind", "min_room")
 
     def __init__(self, device: Device, node: "NodeState", kind: int):
         super().__init__(device)
@@ -96,7 +96,7 @@ class GpuState(DeviceState):
         self.bit = 1 << device.local
         self.free = device.type.streams * WHOLE
         self.room = room_of(device.type)
-        self.least_room = self.room  # minimum so far of `room` minus the unpinned items
+        self.min_room = self.room  # minimum so far of `room` minus the unpinned items
         self.slices = GpuSlices(device.type) if device.type.sharing.kind == "mig" else None
         self.lane: Any = None  # launches in flight there (`hetsim.engine.flight.launch.Lane`)
 
@@ -108,7 +108,7 @@ class GpuState(DeviceState):
         for old, new, node, lane, slices in zip(gpus, copies, nodes, lanes, taken, strict=True):
             old.copy_to(new)
             new.kind, new.bit, new.free = old.kind, old.bit, old.free
-            new.room, new.least_room = old.room, old.least_room
+            new.room, new.min_room = old.room, old.min_room
             new.node, new.lane, new.slices = node, lane, slices
 
     def note_memory(self, unpinned: int = 0) -> None:
@@ -116,8 +116,8 @@ class GpuState(DeviceState):
 
         unpinned: bytes of data items that no launch needs; they count as used here.
         """
-        if self.room - unpinned < self.least_room:
-            self.least_room = self.room - unpinned
+        if self.room - unpinned < self.min_room:
+            self.min_room = self.room - unpinned
 
     def takes(self, mode: Mode) -> bool:
         """Return True if share and memory are enough for one more launch in this mode."""
