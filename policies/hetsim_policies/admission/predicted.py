@@ -52,7 +52,7 @@ class Ahead:
         return self._wait(task.modes[task.modes_by_speed()[0] if position is None else position])
 
     def response(self, task: Task, position: int | None = None) -> float:
-        """Return seconds until the task would end in mode `position` (see `wait`)."""
+        """Return seconds until the task would end in mode `position` (None: the fastest)."""
         if (service := self.service(task)) is not None:
             return service.response(task)
         position = task.modes_by_speed()[0] if position is None else position
@@ -183,8 +183,8 @@ class TokensAhead:
     def response(self, task: Task) -> float:
         """Return the predicted seconds until the last token of a new request.
 
-        If the service limits the time to the first token, return a value to compare with this limit: the seconds until
-        the first token, or this limit plus the predicted lateness of the last token, whichever is larger.
+        If the service limits the time to the first token, the result can be compared with this limit.  It is the larger
+        of the seconds until the first token, and the limit plus the predicted lateness of the last token.
         """
         service, position = self.service, task.modes_by_speed()[0]
         before = service.request_delay + self.wait()
@@ -269,7 +269,7 @@ class SloFeasible(Admission):
         self.ahead = Ahead(view)
 
     def time_left(self, task: Task, view: View) -> float:
-        """Seconds that the predicted response may take; inf without a deadline."""
+        """Maximum predicted response (s) that meets the deadline; inf without a deadline."""
         return self.ahead.time_left(task) * (1.0 + ROUNDING) / self.safety
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
@@ -358,7 +358,7 @@ class Adaptive(Admission):
         self._learn(task, True)
 
     def _learn(self, task: Task, gone: bool) -> None:
-        """Adjust the limit after a task has ended; a task that reneged counts as late."""
+        """Adjust the limit after a task has ended; a task that reneged (`gone`) was late."""
         if task.index not in self._admitted:
             return
         del self._admitted[task.index]

@@ -207,7 +207,7 @@ class Las(PreemptiveList):
                     yield task
 
     def beginning(self, view: View) -> None:
-        """Move tasks that reached a threshold to the next queue."""
+        """At the start of a round, move tasks that reached a threshold to the next queue."""
         now = view.now
         while (entry := self._crossings.head()) is not None and entry[0] <= now:
             task = entry[1]

@@ -124,11 +124,11 @@ class GpuPacking(ScoredRule):
 
     Reference: the packing of Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale
     Heterogeneous GPU Clusters (NSDI 2022); a baseline of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
-    It keeps whole GPUs and whole nodes for tasks that need them.  Weakness: it ignores which remainders the workload
-    can use.  Cost: NumPy operations over the GPUs of the nodes that fit.
+    It keeps whole GPUs and whole nodes for tasks that need them.  Weakness: it ignores whether later tasks can use the
+    fractions of GPUs that remain free.  Cost: NumPy operations over the GPUs of the nodes that fit.
 
-    scores: "published" is the rule of the simulator of Weng et al.: integer scores, and the same score everywhere for a
-        task without a GPU; random names of nodes break ties.
+    scores: "exact" (the default), or "published", the rule of the simulator of Weng et al.: integer scores, the same
+        score everywhere for a task without a GPU; random names of nodes break ties.
     """
 
     published = PublishedGpuPacking

@@ -1,4 +1,4 @@
-"""Plans made elsewhere: from a file, or by the rehearsal of a scheduler."""
+"""Plans made elsewhere: read from a file, or recorded from a simulated scheduler."""
 
 import math
 from collections.abc import Iterator, Mapping

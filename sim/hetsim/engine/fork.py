@@ -68,7 +68,7 @@ def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
 
 
 def unchanging(state: RunState) -> dict[int, Any]:
-    """Return values by `id` that forks share, as they never change, or lack."""
+    """Return what forks use for an object, by its `id`: the object itself, or None."""
     values = state.links.up_lines, state.links.down_lines, state.sources._block, state.sources._delivered
     return {id(state.sources.progress): None} | {id(one): one for one in values}
 
@@ -310,7 +310,7 @@ class Copier:
         return self._later(old, kind.__new__(kind), kind)
 
     def _hashed(self, old: Any) -> Any:
-        """Copy an object that is a dictionary or a set as well."""
+        """Copy an instance of a class derived from dict or set."""
         empty = self._object(old)
         self._keyed.append((old, empty))
         return empty

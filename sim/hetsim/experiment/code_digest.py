@@ -145,7 +145,7 @@ def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
 
 
 def _patched() -> dict[str, Any]:
-    """Functions of the user's code that replace attributes of libraries, by name."""
+    """Monkey patches: the user's functions that replace library attributes, by name."""
     patched: dict[str, Any] = {}
     own: dict[int, bool] = {}
     for name, module in list(sys.modules.items()):

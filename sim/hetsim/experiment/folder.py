@@ -145,9 +145,9 @@ def claim(
 ) -> Directory:
     """Prepare and lock the directory for the runs of a sweep.
 
-    resume: UsageError unless it has a sweep to continue.  fresh: delete the sweep in it.  shared: other processes may
-    write to it at the same time; their files have the same names and contents.  UsageError, with nothing changed, if
-    the directory cannot be used.
+    resume: UsageError unless it has a sweep to continue.  fresh: delete the sweep in it.  shared: other processes
+    (shards of the sweep) may write equal files to it at the same time.  UsageError, with nothing changed, if the
+    directory cannot be used.
     """
     mark = mark_of(about)
     state = check_folder(target, about, mark, resume=resume, fresh=fresh)

@@ -87,7 +87,7 @@ def make_part(study: Study, series: Iterable[Replicates], shard: Shard) -> Shard
 
 
 def make_all(study: Study, series: list[Replicates], shard: Shard) -> ShardReport:
-    """Run these cases, which all belong to the shard."""
+    """Run these series of replications, which all belong to the shard, and report."""
     before = study.found
     study.make(series)
     there = study.found - before

@@ -42,7 +42,7 @@ def escape(text: str) -> str:
 
 
 class Latex:
-    """Writer of LaTeX floats into a folder; `subject`: caption of tables without one."""
+    """Writer of LaTeX floats into a folder; `subject`: default caption of tables."""
 
     def __init__(self, folder: Path, style: str, subject: str):
         self.folder, self.widths, self.subject = folder, STYLES[style], subject

@@ -85,9 +85,10 @@ class Scheduler(Policy):
         """Hook for planners: receive the known future tasks, once before `begin`."""
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Return the seconds that each waiting task adds to a decision round.
+        """Return the computing seconds that each waiting task adds to a decision round.
 
-        0: a round considers a bounded number.  Else a run is quadratic in its tasks, and a warning says so beforehand.
+        0: a round considers a bounded number of tasks.  Otherwise a run takes a time quadratic in the number of its
+        tasks, and the user is warned before a long run.
         """
         return 0.0
 
@@ -95,7 +96,7 @@ class Scheduler(Policy):
         """Hook: called once, before the first event."""
 
     def ready(self, task: Task) -> None:
-        """Hook: a task now waits, because it was admitted and can run, or was stopped."""
+        """Hook: a task begins to wait: it was admitted and can run, or it was stopped."""
 
     def finished(self, task: Task) -> None:
         """Hook: a running task completed (for requests see `Batching.ended`)."""
@@ -120,9 +121,9 @@ class Scheduler(Policy):
         return next((place for mode in wanted.modes if (place := view.first(mode)) is not None), None)
 
     def serve(self, counters: Sequence[Any], alone: bool) -> None:
-        """Receive the queues of services and their batching policies, once.
+        """Receive the request queue and batching policy of each service, once.
 
-        Called before `begin`.  alone: True if the run has no tasks other than these requests.
+        Called before `begin`.  alone: True if the run has no tasks other than requests to services.
         """
         raise ScenarioError(
             Problem(
@@ -149,10 +150,10 @@ class PlanProblem:
     scheduler of any kind and returns its starts as a plan.  Without an engine both raise UsageError.
 
     If planning happens during a run (`hetsim.policy.remaining`), the tasks are those that have not started, with their
-    remaining work, and arrive at `now` or later.  `free_at` is the time at which the running work of a lane
-    (accelerator `n0/g1`, core `n0/cpu3`) ends; lanes without an entry are free; inf: the lane is down.  `data`: present
-    locations of items (devices, and node indexes for host memory); items without an entry have not moved since the
-    start.  Makespans count from `now`.
+    remaining work, and arrive at `now` or later.  `free_at` has, by lane (accelerator `n0/g1`, core `n0/cpu3`), the
+    time at which its running work ends: inf if the lane is down, no entry if it is free.  `data` has the present
+    locations of data items (devices, and node indexes for host memory); an item without an entry has not moved since
+    the start.  Makespans count from `now`.
     """
 
     tasks: Tasks
@@ -256,7 +257,7 @@ class LaunchSeen(Protocol):
 
     @property
     def finish(self) -> float:
-        """Return the estimated end at present rates, after launches that are served first.
+        """Return the estimated end at present rates, including waits for earlier launches.
 
         For a request to a language model: the time at which it leaves its replica if no other requests arrive, with the
         estimated answer length.
@@ -268,11 +269,11 @@ class Changes(Protocol):
 
     @property
     def releases(self) -> int:
-        """Counter of capacity releases; what did not fit cannot fit before the next one."""
+        """Number of capacity releases so far; what did not fit cannot fit before the next."""
 
     @property
     def launches(self) -> int:
-        """Counter of launches; if it and `releases` are unchanged, the same launches run."""
+        """Counter of started launches; running launches change only with it or `releases`."""
 
     @property
     def steady(self) -> bool:
@@ -339,7 +340,7 @@ class View(Protocol):
         """
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
-        """Return all placements of a mode that fit now; for gangs, one placement per node.
+        """Return all placements of a mode that fit now; for several GPUs, one per node.
 
         The task's data must fit, too.  distinct: return only the first placement if the task would end at the same time
         on all placements.
@@ -375,13 +376,13 @@ class View(Protocol):
         """Return the estimated seconds from a start now to the finish, transfers included."""
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
-        """Return the seconds of each stage (ready, upload, compute, ...) of a launch now."""
+        """Return the seconds of each stage (ready, upload, ...) if the tasks started now."""
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
         """Return the effects of shared links if a job started at `placement` now.
 
-        The first number is the job's step time divided by its step time at the best placement; the second is the work
-        that all other jobs would lose, as a number of devices.
+        The first number is the job's step time divided by its step time at the best placement.  The second is a sum
+        over all other jobs: the number of devices of each, times the fraction of its speed that it would lose.
         """
 
     def remaining(self, task: Task) -> float:
@@ -434,7 +435,7 @@ class View(Protocol):
         """
 
     def request_mix(self) -> Mapping[Shape, int]:
-        """Return the number of tasks in the whole run by demand (shape)."""
+        """Return the number of tasks by demand (shape) in the whole input, arrived or not."""
 
     def attained(self, of: Task | str) -> float:
         """Return the GPU-seconds (CPU modes: core-seconds) used so far by a task or user."""

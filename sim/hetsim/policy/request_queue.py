@@ -70,7 +70,7 @@ class RequestQueue(Protocol):
 
     @property
     def head(self) -> Task:
-        """The oldest waiting request; schedulers order services by it."""
+        """The oldest waiting request; a scheduler's order of tasks ranks services by it."""
 
     @property
     def oldest(self) -> float:

@@ -1,4 +1,4 @@
-"""Model check: predictions compared with CIs of the scenario's replications."""
+"""Model check: predictions of queueing theory compared with simulated CIs."""
 
 import math
 from typing import NamedTuple, Unpack

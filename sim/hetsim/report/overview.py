@@ -302,7 +302,7 @@ def remarks(outcome: Outcome) -> list[str]:
 
 
 def _untold(warnings: Iterable[str]) -> list[str]:
-    """Return the warnings except that of unproven plans, which the table states."""
+    """Return the warnings except those on unproven plans, which the report shows."""
     return [text for text in warnings if NOT_PROVEN not in text]
 
 
@@ -317,7 +317,7 @@ _FIGURE = re.compile(r"(?<![\w.\"#])\d+(?:\.\d+)?(?![\w\"]|\.\d)")  # a number t
 
 
 def gathered(runs: Replications) -> list[str]:
-    """Return warnings of replications: a line for each kind, with ranges of numbers."""
+    """Return replications' warnings: a line per kind, with its numbers as ranges."""
     kinds: dict[str, list[str]] = {}
     warnings = _untold(runs.warnings)
     of_all = dict.fromkeys(warning for warning in warnings if not _REPLICATION.match(warning))

@@ -1,4 +1,4 @@
-"""Recount a run from its launches alone, independently of the engine's state."""
+"""Audits a run: checks capacities and task states again from its launches alone."""
 
 import math
 from collections import Counter, defaultdict

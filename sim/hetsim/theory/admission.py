@@ -150,8 +150,9 @@ def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
 def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction:
     """M/M/1 that admits an arrival if at most `limit` seconds of work wait.
 
-    Valid for any load.  The workload has density λ p_0 exp(-(μ - λ) x) up to the limit and falls as exp(-μ x) beyond
-    it; an admitted customer waits for the workload that it finds.  Exact, distributions included.
+    Valid for any load.  The workload is 0 with probability p_0, has density λ p_0 exp(-(μ - λ) x) up to the limit and
+    falls as exp(-μ x) beyond it; an admitted customer waits for the workload that it finds.  Exact, distributions
+    included.
     Reference: Gavish and Schweitzer, The Markovian Queue with Bounded Waiting Time (1977).
     """
     positive(rate=rate, service_mean=service_mean)

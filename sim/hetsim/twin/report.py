@@ -44,7 +44,7 @@ def heads(told: TwinForecast) -> list[str]:
 
 
 def free_rows(told: TwinForecast, now: float) -> list[list[str]]:
-    """Return when the present jobs of the cluster and of each used node have ended."""
+    """Return rows: node, median and 95 % quantile of when its present jobs are done."""
     rows = []
     for name, ends in told.free.items():
         half, late = np.quantile(ends, [0.5, 0.95])

@@ -19,11 +19,11 @@ Rate = Callable[[Launch], None]  # sets the rate at which a launch will compute
 
 
 def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
-    """Set the known times of a new launch, if all launches of its lane may compute.
+    """Set the known times of a new launch that need not wait for others to compute.
 
-    The lane is an accelerator.  The end of the computation remains unknown.  Return False, so that the caller uses
-    `again`, if the shares do not all fit, or if an earlier launch will request the upload engine only later: the new
-    launch then uploads before it.
+    The lane is an accelerator.  The end of the computation remains unknown.  Return False if the accelerator has too
+    little room for all launches to compute concurrently, or if an earlier launch will request the upload engine only
+    later, so that the new launch uploads first.  The caller then recomputes all times with `again`.
     """
     if not all_compute(lane):
         return False
@@ -45,7 +45,7 @@ def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
 
 
 def download_over(lane: Lane, now: float) -> list[Launch]:
-    """Reschedule an accelerator's downloads after one has ended; return the launches."""
+    """Reschedule an accelerator's downloads after one ended; return their launches."""
     lane.download = serve(lane.downloads, now)
     waited = []
     for part in lane.downloads:
@@ -101,7 +101,7 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
-    """Return these accelerators, others that gangs connect to them, and all launches."""
+    """Return these accelerators, all connected to them by gangs, and their launches."""
     if len(lanes) == 1 and max([len(launch.table.lanes) for launch in lanes[0].flights], default=1) == 1:
         return lanes, list(lanes[0].flights)
     tied = dict.fromkeys(lanes)
@@ -193,7 +193,7 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
 def _admit(
     asking: list[tuple[Launch, Timetable]], used: dict[Lane, int], time: float
 ) -> tuple[list[tuple[Launch, Timetable]], list[tuple[Launch, Timetable]]]:
-    """Return the launches that must wait to compute, and those that can start now."""
+    """Return which launches still wait and which compute now; add these to `used`."""
     waiting, begun = [], []
     closed: dict[Lane, None] = {}
     for launch, table in asking:

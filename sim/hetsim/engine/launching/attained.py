@@ -34,7 +34,7 @@ class AttainedService:
             self.by_user[task.user] = self.by_user.get(task.user, 0.0) + seconds
 
     def plain(self, task: Task) -> None:
-        """Add an ended compute-only launch to the sum of its user."""
+        """Add an ended compute-only launch to the attained service of its user."""
         if self.by_user is not None:
             self.by_user[task.user] = self.by_user.get(task.user, 0.0) + self._of_plain(task.index)
 

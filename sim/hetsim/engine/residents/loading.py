@@ -4,7 +4,8 @@ A load sends the model in chunks over a chain of links, all of which are busy at
 slowest link allows; each device of a replica receives its own part.  The disk and host memory on the path keep a copy
 until a policy evicts it.  If another replica on the same node joins a load, it copies the model from host memory at the
 same time; it is loaded when both the load and its copy are complete.  If the first replica of a load is given up, the
-others begin again; so do all replicas of a load if the replica is given up from whose GPUs they copy.
+others begin again.  If a load copies from another replica's GPUs and that replica is given up, all replicas of the load
+begin again.
 """
 
 import math
@@ -23,7 +24,7 @@ from hetsim.policy.routing import KeptModel
 
 @dataclass(eq=False)
 class Load:
-    """The load of a model to a node, for a replica and others that joined the load."""
+    """Transfer of a model to a node, for one replica and others that joined it later."""
 
     source: str
     giver: Holder | None  # the replica from whose GPUs the model is copied, if any
@@ -108,7 +109,7 @@ class Loading:
             replica.fleet.loaded(replica)
 
     def stop(self, replica: Holder) -> None:
-        """Cancel the load of a replica that is given up; loads that need it begin again."""
+        """Cancel the load of a replica that is given up; loads that depend on it restart."""
         again: list[Holder] = []
         self.idle.pop(replica, None)
         if replica.timer is not None:

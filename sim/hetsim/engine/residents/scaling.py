@@ -48,7 +48,7 @@ class Scaler:
         self.timer, self.tick = Later(self.ask), Later(self._ticked)
 
     def await_tick(self) -> None:
-        """Schedule the next query, if the policy is queried at equal intervals."""
+        """Schedule the next query of the scaling policy, if it is queried periodically."""
         if self.bounds.every < math.inf:
             self.ticks += 1
             self.state.ticking += 1

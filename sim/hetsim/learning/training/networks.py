@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class ActionScores(nn.Module):
     """Network that returns a score per action; the caller masks forbidden actions.
 
-    `plain` scores actions for choosing the best one (`greedy`).  `forward` is for drawing actions at random: it raises
-    the score of waiting, so that its odds against all placements together are those of `plain` against the best
-    placement alone.  Without this, waiting could be the likeliest single action while most of the probability is spread
-    over placements, and a policy that takes the likeliest action would wait forever.
+    `plain` scores actions for choosing the best one (`greedy`).  `forward` is for drawing actions at random.  It raises
+    the score of waiting, such that P(wait) / P(any placement) = exp(plain score of waiting - best plain score of a
+    placement).  Without this, waiting could be the likeliest single action while most of the probability is spread over
+    placements, and a policy that takes the likeliest action would wait forever.
     hidden: widths of the hidden layers.  seed: seed of the first weights, as for `numpy.random.default_rng`.
     """
 
@@ -56,7 +56,7 @@ class ActionScores(nn.Module):
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Return logits for sampling: the scores of `plain`, with that of waiting raised.
 
-        Waiting then has the odds against all placements together that it has in `plain` against the best placement.
+        Then P(wait) / P(any placement) = exp(plain score of waiting - best plain score of a placement).
         """
         scores = self.plain(observations)
         if self.layout.decides != SCHEDULING:

@@ -44,8 +44,8 @@ class _ActorAndCritic(nn.Module):
 class ScoringPolicy(MaskableActorCriticPolicy):
     """Actor-critic policy for MaskablePPO; the actor is an `ActionScores` network.
 
-    layout: sizes of the environment's observation (which must be `vector`) and of its actions. hidden, seed: widths of
-    the actor's hidden layers, seed of its first weights; width: width of the critic's two layers.
+    layout: sizes of the environment's observation (it must be `vector`) and of its actions.  hidden: widths
+    of the actor's hidden layers; seed: seed of its initial weights.  width: width of both hidden layers of the critic.
     """
 
     def __init__(

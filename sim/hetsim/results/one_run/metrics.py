@@ -45,7 +45,7 @@ SETS: dict[str, Callable[[], Iterable[str]]] = {
 
 
 def check(name: str) -> None:
-    """Raise UnknownName, with a suggestion, unless this is a metric or a set."""
+    """Raise UnknownName, with a suggestion, unless this is a metric or a metric set."""
     names = [*SETS, *declarations()]
     if name not in names:
         raise unknown_metric(name, names)

@@ -91,7 +91,7 @@ class Document:
                 yield number, ("workload", *((number,) if isinstance(entries, list) else ()), *keys), value
 
     def _written(self, path: Path_) -> Path_:
-        """Return a key's path as in the file: no index 0 where a list is one mapping."""
+        """Return a key's path as written: no index 0 where one mapping stands for a list."""
         here, written = self.data, []
         for part in path:
             if part == 0 and isinstance(here, dict):
@@ -180,7 +180,7 @@ def dump(data: Any) -> str:
 
 
 def with_full_paths(value: Any, named: Mapping[tuple[str, str], Path], keys: tuple[str, ...] = ()) -> Any:
-    """Return data with absolute file paths; `named`: the path by key and value."""
+    """Return data with absolute paths of files; `named`: the path by (key, file name)."""
     if isinstance(value, dict):
         return {key: with_full_paths(inner, named, (*keys, str(key))) for key, inner in value.items()}
     if isinstance(value, list):
@@ -372,7 +372,7 @@ class _Builder:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML writer that quotes all texts that `resolve` would not read back as texts."""
+    """YAML writer that quotes each text which `resolve` would read as another type."""
 
     yaml_implicit_resolvers: dict = {}
 

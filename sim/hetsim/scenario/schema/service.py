@@ -109,11 +109,11 @@ class VariantSpec(Occupied):
     device: Name = "gpu"
     """Type or kind of device on which it runs."""
     upload: Annotated[StageSpec, FIXED_ONLY] = StageSpec()
-    """Time to upload a batch: per_item and fixed, only a fixed time, or times measured by batch size."""
+    """Time to upload a batch: {fixed, per_item}, a single (fixed) time, or times measured by batch size."""
     compute: Annotated[ComputeStage, FIXED_ONLY]
-    """Time to compute a batch: per_item and fixed, only a fixed time, or times measured by batch size."""
+    """Time to compute a batch: {fixed, per_item}, a single (fixed) time, or times measured by batch size."""
     download: Annotated[StageSpec, FIXED_ONLY] = StageSpec()
-    """Time to download a batch: per_item and fixed, only a fixed time, or times measured by batch size."""
+    """Time to download a batch: {fixed, per_item}, a single (fixed) time, or times measured by batch size."""
     gpu_memory_per_item: Bytes = 0
     """Memory used on each GPU per request of a batch, in addition to gpu_memory."""
     max_batch: Count | None = None

@@ -1,7 +1,7 @@
-"""Ranges of a sweep: the ends of a key's values, and the scale between them.
+"""Ranges of a sweep: lowest and highest value of a key, and the scale in between.
 
-{low: 10/s, high: 1000/s, scale: log}            to sample from
-{low: 1, high: 8, integer: true, steps: 4}       a grid of at most that number of values
+{low: 10/s, high: 1000/s, scale: log}            a range from which values are sampled
+{low: 1, high: 8, integer: true, steps: 4}       a grid of at most 4 values (`steps`)
 10/s..1000/s log        1..8 integer 4           the same ranges as texts, for the command line
 """
 

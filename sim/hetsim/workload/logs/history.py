@@ -135,7 +135,7 @@ class RunTimes:
         return elapsed * (1.0 + random.exponential(0.5, count)) + 1.0
 
     def median(self, user: str, class_: str, limit: float, elapsed: float = 0.0) -> float:
-        """Return the median of drawn run times, an estimate for jobs without a time limit."""
+        """Return the median of 101 drawn run times, for jobs without a time limit."""
         return float(
             np.median(self.draw(user, class_, limit, elapsed=elapsed, count=101, random=np.random.default_rng(0)))
         )

@@ -54,7 +54,7 @@ class RuleScore(Score):
 
 @dataclass(kw_only=True)
 class PlaceScore(Score):
-    """Score of a placement as an explanation of the recorded nodes of jobs."""
+    """How well a placement rule explains on which nodes a log's jobs ran."""
 
     name: str
     prefer: Prefer = field(repr=False)
@@ -166,7 +166,7 @@ def cycle_of(jobs: Jobs, half: Explained) -> float:
 
     Only jobs that fit and arrive while no other job waits are used.  Such a job waits only for the next decision, so
     that its wait is uniform between 0 and the cycle.  The 90 % quantile of the waits divided by 0.9 estimates the
-    cycle; waits above 1.2 times this estimate have other causes.  The longest wait below this limit is returned.
+    cycle; waits above 1.2 times this estimate have other causes.  The longest of the other waits is returned.
     """
     before = np.searchsorted(np.sort(jobs.start), jobs.arrival, side="right")
     alone = np.searchsorted(jobs.arrival, jobs.arrival, side="left") <= before
@@ -186,11 +186,11 @@ def place_scores(
     jobs: Jobs, logged: list[LoggedJob], sizes: list[float], warm: float,
     key: Callable[[LoggedJob], float] | None = None,
 ) -> tuple[list[PlaceScore], float]:  # fmt: skip
-    """Return the scores of all placements, best first, and that of a random choice.
+    """Return scores of all placement rules, best first, and that of a random choice.
 
-    A placement explains a job if it chooses the job's recorded nodes.  Its ties between nodes are broken by how often
-    each node was used in the half of the log from which rules are inferred.  `key`: the order of jobs that start at one
-    instant; without `key` such jobs are skipped.
+    A placement rule explains a job if it chooses the job's recorded nodes.  If a rule ranks nodes equally, the node is
+    chosen that was used most in the half of the log from which rules are inferred.  `sizes`: GPUs (or cores) by node;
+    `warm`: earlier jobs are ignored; `key`: order of jobs that start at one instant (None: skip such jobs).
     """
     if jobs.nodes is None or len(sizes) < 2:
         return [], 0.0
@@ -223,9 +223,9 @@ def on_nodes(
 ) -> tuple[list[LoggedJob], list[float]] | None:
     """Assign the jobs of a log to nodes, as a placement rule would at their starts.
 
-    Return None if there is only one node, or a job is larger than any node.  factor: 1: the node with the least room
-    that suffices; -1: with the most; 0: the first with room.  key: order of jobs that start at one instant.  A job that
-    fits on no node is assigned to the node with the most room, which is then overfull.
+    factor 1: the node with the least sufficient room; -1: the node with the most room; 0: the first node with room.
+    key: order of jobs that start at one instant.  A job that fits nowhere overfills the node with the most room.
+    sizes: GPUs or cores of each node.  Return None if there is only one node, or a job is larger than any node.
     """
     if len(sizes) < 2 or any(job.amount > max(sizes) for job in logged):
         return None

@@ -141,7 +141,7 @@ def count(unit: str | None) -> Cell:
 
 
 def with_point(read: Cell) -> Cell:
-    """Return a cell reader of numbers with a decimal comma, such as `1.234,5`."""
+    """Wrap the cell reader `read` to accept numbers with a decimal comma (`1.234,5`)."""
 
     def pointed(value: Any) -> float:
         if not isinstance(value, str):

@@ -161,7 +161,7 @@ def _checked(value: Any, check: Callable[[str], object]) -> str:
 
 
 def forms_of(value: Any) -> dict[str, str]:
-    """Return the date formats of the key `time`, by job attribute ("": all of them)."""
+    """Return the date format of each job attribute; the key "" is one format for all."""
     if isinstance(value, dict) and set(value) == {""}:
         return value
     if not isinstance(value, dict):
@@ -212,7 +212,7 @@ def fold_of(value: Any) -> Fold:
 
 
 def gang_of(value: Any) -> Fold:
-    """Return the rule in `gang: {by: LABEL}`, which merges the rows of a gang."""
+    """Return the rule of `gang: {by: LABEL}`: the rows of a gang become one row."""
     return value if isinstance(value, Fold) else gang(*_by_and_rules(value, "gang"))
 
 
