@@ -172,8 +172,8 @@ def visible_lines(text: str) -> str:
 class KeyProblem(ValueError):
     """A wrong value of a key, found by the check of the mapping that contains the key.
 
-    `inside`: a key, or path of keys, within the value of `key` at which the problem is reported.  `problems`: problems
-    in a file that the key names; they are reported at their lines in that file instead.
+    `inside`: key or path of keys, in the value of `key` (or in the mapping, if a short form lacks `key`), at which the
+    problem is reported.  `problems`: problems in a file that the key names, reported at their lines there.
     """
 
     def __init__(self, key: str, message: str, inside: Any = None, problems: Sequence[Problem] = ()):

@@ -269,7 +269,7 @@ class SloFeasible(Admission):
         self.ahead = Ahead(view)
 
     def time_left(self, task: Task, view: View) -> float:
-        """Maximum predicted response (s) that meets the deadline; inf without a deadline."""
+        """Maximum predicted response (s) of an admitted task; inf without a deadline."""
         return self.ahead.time_left(task) * (1.0 + ROUNDING) / self.safety
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
@@ -358,7 +358,7 @@ class Adaptive(Admission):
         self._learn(task, True)
 
     def _learn(self, task: Task, gone: bool) -> None:
-        """Adjust the limit after a task has ended; a task that reneged (`gone`) was late."""
+        """Adjust the limit after a task has ended; reneging (`gone`) counts as late."""
         if task.index not in self._admitted:
             return
         del self._admitted[task.index]

@@ -80,7 +80,7 @@ class BulkQueue:
     def beyond(self, size: int) -> np.ndarray:
         """Return the expected arrivals during a batch beyond the truncated queue's end.
 
-        One value for each number of requests present at the start of the batch.
+        One value for each number of requests that remain in the queue when the batch starts.
         """
         room = self.states - np.arange(self.states)
         filled = np.cumsum(np.cumsum(self.arrivals[size - 1]))  # [k - 1]: expected room left of k

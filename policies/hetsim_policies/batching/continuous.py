@@ -140,9 +140,9 @@ class Continuous(IterationPolicy):
     def _to_hold(self, request: Generation, block: int) -> tuple[int, int]:
         """Return how many tokens a request will still store, and how many it stores then.
 
-        Both are counted after the request's next decoding step.  The first is the number of tokens from then to the end
-        of the answer (its last token is never stored).  The second is the number stored by then, plus block - 1 for
-        incompletely filled blocks: n tokens may occupy blocks of n + block - 1 tokens.
+        Both are counted after the request's next decoding step.  The first are the tokens still to be stored until the
+        answer ends (its last token is never stored).  The second are the tokens stored by then, plus block - 1, since n
+        tokens may occupy blocks of n + block - 1 tokens.
         """
         produced = request.produced + (request.to_prefill > 0)
         more = request.longest - produced - 1

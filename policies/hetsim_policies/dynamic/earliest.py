@@ -205,9 +205,8 @@ class Dmda(EarliestLine):
     `driver_cores: 1` of the nodes.  With `prefetch`, the default as in StarPU, inputs of the next task in each device
     queue are transferred while the task before it computes.  Weakness: no ratio is proven; links are assumed idle; data
     that earlier tasks of the queue will transfer count as missing.
-    Cost: per task O(copies of its inputs + (kinds of node) × (device types) + log devices); linear in the devices of a
-    type for gangs, tasks of several cores and fractions.  For data on many nodes only the first nodes found are
-    considered.
+    Cost: O(copies of inputs + kinds of node × device types + log devices) per task; linear in the devices of a type for
+    gangs, tasks of several cores and fractions.  For data on many nodes only the first nodes found are considered.
 
     prefetch: transfer inputs of a GPU's next task while the task before it computes.
     """

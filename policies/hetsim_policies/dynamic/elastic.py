@@ -38,7 +38,7 @@ class GrowthStep:
 class Wishes:
     """Possible growth steps of jobs; the step with the largest gain is first.
 
-    If gains are equal, the step of the job with the lowest row is first; a subclass may define another order.
+    If gains are equal, the step of the job with the lowest task index is first; a subclass may define another order.
     """
 
     def __init__(self, elastic: "Elastic", left: dict[int, float]):
@@ -493,8 +493,7 @@ class SpeedupMean(Elastic):
     Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  Pollux
     also places GPUs by a genetic search (`pollux`) and adapts batch sizes; here sizes grow greedily by the gain in the
     sum of powers; this is optimal, except for the last step, if speeds are concave.  Several types of GPU are an
-    extension
-    (see `hetsim_policies.dynamic.elastic`).
+    extension (see `hetsim_policies.dynamic.elastic`).
     Weakness: it ignores the time left, so short jobs are treated as long ones.
     Cost: O(steps × log jobs) per allocation, and the stops and starts.
 

@@ -204,7 +204,7 @@ class AtIntervals(Scheduler):
 def spread(mode: Mode, room: Share) -> Share:
     """Remove a mode's GPUs from `room` (free GPUs by node); return them by node.
 
-    Each GPU is on the node with most free GPUs.  A mode that must stay on one node gets all its GPUs there, or none.
+    Nodes with most free GPUs are used up first.  A mode that must stay on one node gets all its GPUs there, or none.
     """
     share: Share = {}
     gpus = mode.gpus

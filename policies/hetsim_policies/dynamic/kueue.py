@@ -320,7 +320,7 @@ class Kueue(Scheduler):
         self._live = {queue: None for queue in self._live if moved.get(queue.root, True)}
 
     def _admit(self, entry: Entry, view: View) -> Generator[Decision, None, bool]:
-        """Start an admitted job or let it wait for nodes; return False if not admitted."""
+        """Start an admitted job or let it wait for nodes; False: it must be queued again."""
         if entry.outcome != "admitted":
             return False
         job = entry.workload
@@ -374,8 +374,7 @@ class Kueue(Scheduler):
     def _place(self, job: Workload, flavors: Sequence[Mapping[str, str]], view: View) -> Placement | None:
         """Return a job's placement on nodes of its flavors; None if it does not fit now.
 
-        With a topology, its domains are tried one by one, fullest first.  If the topology is only preferred, several
-        domains together are tried next, and then all nodes of the flavors.
+        A topology's domains are tried one by one, fullest first; if it is only preferred, then several, then all nodes.
         """
         nodes, (topology, level) = -1, self._topology(job, flavors)
         domain, masks = self._domain[level], self._racks[level]

@@ -165,11 +165,10 @@ class Gandiva(PairingScheduler):
     """Gandiva, simplified: pair jobs on a GPU by trial; undo pairs that gain little.
 
     Decides when and where; tasks start in the order of arrival, on free devices if there are any.  Otherwise the first
-    waiting task shares the GPU of a running job, each on a fraction of it.  The running job is chosen by the pair of
-    classes: the pair with the best result so far, or a random untried pair.  After `trial` seconds the relative speeds
-    of both jobs (1: alone in the fastest mode) are added.  If the sum is below `threshold`, the new task returns to the
-    queue, and the pair of classes is not tried again.  A job that remains alone on a fraction gets the whole GPU again
-    when no job waits.
+    waiting task joins a running job, each on a fraction of the GPU: in the pair of classes with the best result so far,
+    or in a random untried pair.  After `trial` seconds the relative speeds of both jobs (1: alone in the fastest mode)
+    are added.  If the sum is below `threshold`, the new task returns to the queue, and the pair of classes is not tried
+    again.  A job that remains alone on a fraction gets the whole GPU again when no job waits.
     Reference: Xiao, Bhardwaj, Ramjee, Sivathanu, Kwatra, Han, Patel, Peng, Zhao, Zhang, Yang, Zhou, Gandiva:
     Introspective Cluster Scheduling for Deep Learning (OSDI 2018).  Left out: time slices of a minute (see
     `round_robin`), migration to defragment, growing to idle GPUs; progress is measured in the run without noise.

@@ -345,8 +345,7 @@ class SlurmMultifactor(Scheduler):
     def _nothing_fits(self, view: View) -> bool:
         """Return True if no waiting task can start, so that the round may end.
 
-        False with limits of partitions or a QOS: each task's cause of waiting must be reported.  False with a placement
-        rule: it must be called, since it may draw random numbers.
+        Always False with limits or QOS (wait causes are reported) or a placement rule (it may draw random numbers).
         """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False

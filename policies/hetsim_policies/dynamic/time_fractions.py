@@ -65,8 +65,8 @@ class FinishTimeFairness(SideBySideScheduler):
     """Finish-time fairness over time fractions: minimize the worst finish-time ratio.
 
     Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  It minimizes the maximum
-    over jobs of (time since arrival + time left) / (time on an equal share), both estimated now.  The time on an equal
-    share includes the past, with the equal shares at that time.
+    over jobs of (time since arrival + time left) / (time on an equal share), both estimated now.  For the past, the
+    time on an equal share uses the equal shares of that time.
     Reference: Mahajan, Balasubramanian, Singhvi, Venkataraman, Akella, Phanishayee, Chawla, Themis: Fair and Efficient
     GPU Cluster Scheduling (NSDI 2020), as the program over fractions of Gavel (Narayanan et al., OSDI 2020).
     Weakness: a job that is far behind gets nearly all devices, and estimates of the time left are trusted.

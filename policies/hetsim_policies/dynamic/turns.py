@@ -112,8 +112,7 @@ class ProcessorSharing(ListScheduler):
 def least_loaded(task: Task, view: View) -> Placement | None:
     """Return the placement at which a task ends first; None if nothing fits.
 
-    On a device shared by time slices, the task's time is multiplied by the sum of the shares in use, including the
-    task's share, if that is above 1.
+    On a time-sliced device, the task's time is multiplied by the sum of shares in use, its own included, if above 1.
     """
 
     def finish(placement: Placement) -> tuple[float, float]:

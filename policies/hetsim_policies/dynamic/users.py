@@ -323,7 +323,7 @@ class QuotaBorrow(ByUser):
         """Start users' first jobs: those within quotas (`within`), otherwise borrowers.
 
         owed: bitmask of nodes for which jobs within quotas wait; borrowers that cannot be stopped later do not use
-        them.  Return the bitmask of the nodes on which the jobs that found no room could run.
+        them.  Return the bitmask of the nodes on which the jobs that did not start could run.
         """
         passed: dict[Line, None] = {}
         waited_for = 0

@@ -38,9 +38,8 @@ class First:
 class Future:
     """Assumptions about the future of a fork, the same for all candidates.
 
-    seed: seed of the fork's random numbers.  coming: new arrivals, as (time, task).  believed: how times follow
-    estimates
-        (None: as estimated).  ratios: samples of actual / expected time; each task draws one.
+    seed: seed of the fork's random numbers.  coming: new arrivals, as (time, task).  ratios: samples of actual /
+    expected time; each task draws one.  believed: how expected times follow from estimates (None: they are equal).
     """
 
     seed: int
@@ -314,7 +313,7 @@ class Rollout(Relay):
         return base.place(task, view) if isinstance(base, ListScheduler) else view.fit(task)
 
     def _ranked(self, view: View) -> list[Task]:
-        """Return waiting tasks in turn from several orders: shortest, oldest, smallest..."""
+        """Return waiting tasks, taken in turn from several orders (shortest, oldest, ...)."""
         waiting = [task for task in view.waiting(own=True) if task.state == WAITING and view.queue_of(task) is None]
         if not waiting:
             return []

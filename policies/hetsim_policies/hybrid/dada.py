@@ -210,7 +210,7 @@ def dealt(given: Activation, alpha: float) -> list[int]:
 def laid_out(
     given: Activation, guess: float, alpha: float, order: Sequence[int], pairs: Sequence[tuple[int, int]]
 ) -> LinesLayout | None:
-    """Assign tasks near their data, then by balance; None: the guess is too short."""
+    """Assign tasks, first near their data, for a guessed makespan; None: too short."""
     layout = LinesLayout(given)
     _put_near_data(layout, guess, alpha, pairs)
     accelerators = np.flatnonzero(~given.on_cores).tolist()

@@ -408,7 +408,7 @@ class Hierarchical(Scheduler):
         self._put(entry)
 
     def _feed(self, view: View) -> Generator[Decision, None, bool]:
-        """Move waiting tasks to groups with idle devices; return True if one task started."""
+        """Move waiting tasks to groups with idle devices; return True if any task started."""
         started = False
         full: dict[Mode, None] = {}
         barred: dict[tuple[int, int], None] = {}

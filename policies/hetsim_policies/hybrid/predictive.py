@@ -6,7 +6,7 @@ in two ways:
 
 scale    as many devices are awake as suffice, at the target utilization, for the waiting work and for the load that is
          expected within one waking time.  This load is at least the measured load plus the forecast rise; so devices
-         for a forecast rise are awake in time, and on an unusual day, if the forecast is too low, the number of awake
+         for a forecast rise are awake in time, and on an unusual day the number of awake
          devices follows the measured load (`hetsim_policies.prediction.series`).
          With the predictor `last_value` or `ewma` this is an autoscaler that only reacts; with the signal `utilization`
          it is the autoscaler of Kubernetes, which measures how busy the devices are.
@@ -349,10 +349,7 @@ class Predictive(Scheduler):
 
 
 class ViewWithRoom(PartView):
-    """View that hides the room reserved for expected tasks of a class.
-
-    In this view a mode that would use the reserved room fits nowhere.
-    """
+    """View in which a mode that would use room reserved for expected tasks never fits."""
 
     def __init__(self, view: View, leaves_room: Callable[[Mode], bool]):
         super().__init__(view, None, view.cluster.types.values())

@@ -5,9 +5,8 @@ Decides when and where.  Tasks of the `static` classes are planned once, before 
 idle lane.  All other tasks wait in the order of `rest` and use unreserved lanes.  A reserved lane, with the host cores
 and memory that its planned tasks need, may run another task if that task is expected to end by the arrival of the
 lane's next planned task plus `slack`.  With exact estimates no planned task starts later than in the plan by more than
-`slack`.  With `static: auto` a class is planned if it has no task graph, planners can plan it, and its tasks are
-predictable and long: the coefficient of variation of their estimated times is at most `cv`, and their mean time at
-least that of all tasks.
+`slack`.  `static: auto` plans each class without a task graph that planners can plan, if it is predictable and long:
+the coefficient of variation of its estimated times is at most `cv`, and its mean time at least that of all tasks.
 Reference: the split by predictability is that of Hawk, which plans long jobs centrally and leaves short ones to
 distributed schedulers (Delgado, Dinu, Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015);
 filling gaps by estimates is that of Mu'alem and Feitelson (2001).  Weakness: a task that overruns its estimate on a
@@ -184,7 +183,7 @@ class SemiStatic(Scheduler):
         self._tasks[task.index] = task
 
     def _impossible(self, number: int, task: Task) -> bool:
-        """Return True if step `number` of the plan has a failed device or a denied mode."""
+        """Return True if step `number` has a failed device or a mode denied by admission."""
         assert self.planned is not None
         if task.allowed is not None and self.planned.steps[number].mode not in task.allowed:
             return True

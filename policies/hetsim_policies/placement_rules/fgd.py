@@ -1,9 +1,9 @@
 """Fragmentation gradient descent: a task goes where it adds least fragmentation.
 
 The fragmentation of a node is its free GPU share that a task drawn from the workload cannot use: all of it if the task
-does not fit on the node or needs no GPU; otherwise that on the GPUs whose free share is less than the task needs on one
-GPU.  The rule tries the task on every node and GPU where it fits and chooses the place that increases the expected
-fragmentation least (or reduces it most); at ties the place with the smallest free GPU share, then the first.
+does not fit on the node or needs no GPU; otherwise the free share of the GPUs on which less is free than the task needs
+on one GPU.  The rule tries the task on every node and GPU where it fits and chooses the place that increases the
+expected fragmentation least (or reduces it most); at ties the place with the smallest free GPU share, then the first.
 
 Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent (USENIX ATC 2023).

@@ -230,10 +230,9 @@ class HoltWinters(Predictor):
     def ceiling(self) -> float:
         """Upper bound of all forecasts as long as only zeros are observed.
 
-        It is inf during the first season, and for a model with a trend or a weekly pattern.  Otherwise let day[k] be
-        the effect of the k-th slot of the season.  A zero moves the level towards -day[k], and -day[k] towards the
-        level.  So the level and all -day[k] stay in the range between their present minimum and maximum, and a
-        forecast, level + day[k], is at most the width of this range.
+        It is inf during the first season, and with a trend or a weekly pattern.  A zero moves the level towards -day[k]
+        (k: slot of the season), and -day[k] towards the level.  So the level and all -day[k] stay between their present
+        minimum and maximum, and a forecast, level + day[k], is at most the difference of the two.
         """
         if self._young is not None or self.week is not None or self.beta:
             return math.inf

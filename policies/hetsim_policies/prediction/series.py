@@ -99,9 +99,8 @@ class Series:
     def skip(self, count: int, end: float) -> None:
         """Record `count` intervals without arrivals at once; the last one ends at `end`.
 
-        Only allowed if the series is settled (further empty intervals do not change its forecast).  The effect is the
-        same as that of calling `measure` for each interval, except that loads below `NOTHING` count as 0.  Cost: O(1)
-        in the count.
+        Only allowed if the series is settled (further empty intervals do not change its forecast).  The effect is that
+        of calling `measure` for each interval, except that loads below `NOTHING` count as 0.  Cost: O(1).
         """
         self.predictor.skip(count, end - self.interval / 2)
         self.score.skip(count)
@@ -115,8 +114,7 @@ class Series:
     def _demanded(self, end: float, value: float) -> float:
         """Return the load to prepare for: the measured mean load and the expected rise.
 
-        If the forecast is higher, the measured mean is increased up to it, at most by a margin for noise. end, value:
-        time and load of the last measurement.
+        A higher forecast raises the mean, at most by a margin for noise.  end, value: last measurement (time, load).
         """
         self._recent.observe(end, value, max(0.0, self.predictor.forecast(0.0)), self._arrivals)
         measured, expected, error = self._recent.mean

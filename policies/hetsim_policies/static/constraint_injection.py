@@ -189,7 +189,7 @@ class _Race:
     won: str = ""  # constraints of the best plan
 
     def enter(self, plan: Plan, constraints: str | None = None) -> None:
-        """Simulate a plan; if it is the best so far, store it and its label `constraints`."""
+        """Simulate a plan; store the best, with its label `constraints` (None: old label)."""
         self.tried += 1
         if (makespan := simulated(self.problem, plan)) < self.makespan:
             self.best, self.makespan = plan, makespan
@@ -328,7 +328,7 @@ class SharingTree:
         return ConstraintNode(name, _together(groups), tuple(below))
 
     def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield two ways to assign the groups that gain from accelerators to accelerators."""
+        """Yield two ways to divide among accelerators the groups that are faster there."""
         sites = self.devices
         if len(sites) < 2:
             return

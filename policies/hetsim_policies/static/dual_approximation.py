@@ -272,7 +272,7 @@ class Shelves:
         return max(1, len(self.free)) * (max(self.cpu_weight, 0) + 1) * (max(self.gpu_weight, 0) + 1)
 
     def units(self, coarseness: float) -> int:
-        """Number of units into which GPU time (GPUs × guessed makespan) is divided."""
+        """Number of units into which the GPU time not yet assigned to tasks is divided."""
         return max(1, math.ceil(3 * len(self.free) * self.gpu_area / (self.guess * coarseness)))
 
     def assignment(self, units: int) -> np.ndarray | None:
@@ -475,7 +475,7 @@ def rest_of_two_types(
 
 
 def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int, count: int) -> np.ndarray | None:
-    """Renumber devices so that running tasks keep theirs (`busy`), or return None."""
+    """Renumber lanes so that running tasks keep theirs; None if two were put on one."""
     names = lanes[first : first + len(busy)]
     if len(np.unique(names)) < len(names):
         return None

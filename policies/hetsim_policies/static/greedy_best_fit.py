@@ -47,10 +47,7 @@ class GreedyBestFit(PlannedScheduler):
 
 @dataclass
 class MemoryRoom:
-    """Memory capacity of places, and memory that tasks need on device types.
-
-    A *place* is an accelerator, or the host of a node's cores.
-    """
+    """Memory of each place (accelerator or host), and tasks' memory by device type."""
 
     place: np.ndarray  # place of each lane
     capacity: np.ndarray  # bytes of each place; inf: not limited
@@ -97,7 +94,7 @@ class MemoryRoom:
 
 
 def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
-    """Place tasks on cores and GPUs with enough memory, in order of falling demand."""
+    """Place tasks one by one (order: `ordered`) on cores or GPUs with enough memory."""
     tasks = instance.problem.tasks
     kind_of = instance.lane_kind
     lane_of = np.concatenate([np.arange(count) for count in instance.counts])

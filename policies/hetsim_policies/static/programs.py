@@ -191,7 +191,7 @@ def integer_program(
     instance: Instance, node_limit: int | None = None, time_limit: float | None = None, gap: float = 0.0,
     max_variables: int = MAX_VARIABLES,
 ) -> tuple[Schedule, float]:  # fmt: skip
-    """Return the best schedule found within the limits, and a bound on all makespans."""
+    """Return the best schedule within the limits, and a lower bound on all makespans."""
     if not instance.size:
         return Schedule.empty(0), 0.0
     relaxed, bound = linear_program(instance)

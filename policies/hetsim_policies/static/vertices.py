@@ -221,7 +221,7 @@ def min_guess(instance: WideTasks) -> tuple[float, Split]:
 
 
 def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:
-    """List schedules from the LP solution for a guessed makespan (None: solve the LP)."""
+    """Return list schedules for a guessed makespan; found: LP solution (None: solve)."""
     areas = instance.min_areas(guess * (1 + 1e-9))
     share = (found or split(areas, instance.counts, divisible=True)).share
     made = []

@@ -58,7 +58,7 @@ class Log:
 
 
 def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
-    """Read the log rows with the values `where`; ScenarioError if a cell is wrong."""
+    """Read the log rows that match `where`; ScenarioError if the log cannot be used."""
     columns = PickedColumns(path, where)
     models = sorted(set(columns.texts(MODEL))) if columns.has(MODEL) else [""]
     if len(models) > 1:

@@ -95,10 +95,7 @@ class Server:
         }  # fmt: skip
 
     def step_of(self, numbers: dict[str, float]) -> dict[str, Any]:
-        """Return fitted numbers as the value of the service key `step`.
-
-        numbers: fitted values by name; `front_end` is omitted from the result, since it is not part of a step.
-        """
+        """Return fitted `numbers`, without `front_end`, as the value of the key `step`."""
         change = {key: value for key, value in numbers.items() if key != "front_end"}
         if self.service.step.roofline is not None:
             return {"roofline": {key: change.pop(key) for key in ("memory", "compute")}, **change}
@@ -158,9 +155,8 @@ class Server:
     def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
         """Return log(measured / simulated) of the decoding seconds, one value per part.
 
-        A positive value means that the simulated server is too fast.  Decoding seconds: the sum of the times between
-        the first and the last token of each request.  The log from index `first` on is split into `parts` parts of
-        consecutive requests.
+        Positive: the simulated server is too fast.  Decoding seconds: the sum of the times between the first and the
+        last token of each request.  The log from index `first` on is split into `parts` parts of consecutive requests.
         """
         ttft, latency, _ = self.simulated(times, front_end)
         several = first + np.flatnonzero(self.log.output[first:] > 1)
@@ -301,7 +297,7 @@ class _Search:
         return float(np.average(errors, weights=[one.load for one in self.servers]))
 
     def front_end(self, times: StepTimes) -> float:
-        """Return the median of measured minus simulated times to first token, at least 0."""
+        """Return the median of `delays` (s), at least 0 and at most the minimum TTFT."""
         self.trials += 1
         late = float(np.median(np.concatenate([one.delays(times) for one in self.servers])))
         return min(max(0.0, late), *(float(one.log.ttft[: one.count].min()) for one in self.servers))
@@ -416,7 +412,7 @@ def observed(server: Server) -> tuple[Interval, Interval]:
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:
-    """Fit step-time factor, front-end delay, and if a step can prefill and decode."""
+    """Fit step-time factor, front-end delay, and whether steps mix prefill and decode."""
     tried: dict[tuple[bool, float], float] = {}
     pace = 1.0
     front = {one: search.front_end(reading.times(one)) for one in (True, False)}

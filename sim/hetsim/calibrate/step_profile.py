@@ -101,7 +101,7 @@ def _medians(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[int]]:
-    """Remove sizes that take less than half the time of a smaller size; return both."""
+    """Drop sizes that take under half a smaller one's time; return kept and dropped."""
     kept: dict[int, float] = {}
     fallen = []
     for tokens, seconds in prefill.items():

@@ -51,8 +51,8 @@ def table(
 ) -> Elsewhere:
     """Read compute times by batch size; ScenarioError names file, line and column.
 
-    batch, time: column names; None: usual names.  unit: of the times; None: the column's name ends with it.  where: use
-    only rows with these values.  samples: rows of equal size are samples; use their mean.
+    batch, time: column names; None: usual names.  unit: of the times, if the column's name does not state one.  where:
+    use only rows with these values.  samples: rows of equal size are samples; use their mean.
     """
     names = rows_of(path, form_of(path)).names
     batch, time = batch or _usual(path, names, BATCH, "--batch"), time or _usual(path, names, TIMES, "--time")

@@ -150,10 +150,7 @@ def shard_reports(to_json: bool) -> Iterator[None]:
 def making(
     directory: Path | None, otherwise: Path, cache: str | Path | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> "Iterator[TerminalBar | CaseLines | None]":
-    """Context in which a command runs a study, with its progress bar.
-
-    If a run fails, the tables made so far are stored.  All else is as in the context `searching`.
-    """
+    """Run a study as in `searching`; if a run fails, store the tables made so far."""
     kept = None if cache is None else of_cache(cache)
     with keeping_partial(directory, otherwise), searching(kept, to_json, quiet, cases) as bar:
         yield bar

@@ -1,7 +1,7 @@
 """The command group: its verbs, their errors and exit codes.
 
-Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, 4 `hetsim size` finds no size that meets the
-target, 130 interrupted, 143 terminated.
+Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, 4 nothing meets the target, deadline or memory
+limit (`hetsim size`, `hetsim plan`), 130 interrupted, 143 terminated.
 """
 
 import difflib

@@ -192,7 +192,7 @@ def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> 
 
 
 class _Drawn:
-    """Durations of tasks: estimate × `expected` factor × a random one of `ratios`."""
+    """Random factors of time estimates: `expected` × one of `ratios`, finite and > 0."""
 
     def __init__(self, ratios: Sequence[float], expected: np.ndarray, seed: int):
         self.known = np.asarray(ratios, dtype=float)

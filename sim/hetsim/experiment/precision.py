@@ -1,4 +1,4 @@
-"""Estimates the time of a sweep or, by a pilot, of reaching a wanted precision."""
+"""Estimates the time of a sweep, or of reaching a wanted precision (by a pilot)."""
 
 import math
 import time

@@ -51,7 +51,7 @@ def longer_steps(scenario: Scenario) -> dict[str, Any]:
 def paired(
     study: Study, case: Case, values: Sequence[Mapping[str, float]], warmup: float | None, further: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Repeat replications with longer steps of language models, and compare results.
+    """Repeat the first replications with longer language model steps, and compare.
 
     Parameters: values: metrics of each replication without the change; warmup: a detected warm-up, or None; further:
         metrics to compare besides METRICS.
@@ -76,8 +76,7 @@ def paired(
 def sensitivity(scenario: Scenario, outcome: Result | Replications, seed: int | None = None) -> dict[str, Any]:
     """Return by how much results change if all steps of language models get longer.
 
-    outcome: the finished run or replications.  Returns, as `paired`, the factor on steps and each metric's means
-    without and with it; {} if no step times are uncertain.
+    outcome: the finished run or replications.  Returns the mapping of `paired`; {} if no step times are uncertain.
     """
     if not longer_steps(scenario):
         return {}

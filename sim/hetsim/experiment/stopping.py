@@ -61,7 +61,7 @@ class Amount:
 
     @property
     def first(self) -> int:
-        """Replications that run before the first check of precision (without one: all)."""
+        """Number of replications before precision is first checked; all if it is not set."""
         return self.maximum if self.precision is None else min(MIN_FOR_PRECISION, self.maximum)
 
     def rule(self, study: Study) -> Callable[[Replicates], None] | None:
@@ -109,7 +109,7 @@ def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | N
 
 
 def select(study: Study, race: Race, series: Mapping[str, Replicates], first: int, most: int) -> None:
-    """Run as many replications of the cases in `series` as the selection needs.
+    """Run as many replications of the cases as the selection of the best case needs.
 
     first, most: number of replications of the first stage, and maximum number, of each case.  Replications are examined
     in the order of their numbers, so that the selection depends neither on the workers nor on runs made before.

@@ -546,7 +546,7 @@ def _place(plan: SweepPlan, out: str | Path | None, resume: bool) -> Iterator[tu
 
 
 def estimate_sweep(plan: SweepPlan, out: str | Path | None, resume: bool) -> Estimate:
-    """Estimate the time of the remaining runs; for a precision more may be necessary."""
+    """Estimate the time of the remaining runs; a lower bound if a precision is set."""
     options = plan.options
     folder = None if options.cache is None else Path(options.cache).expanduser()
     if out is not None:

@@ -90,9 +90,8 @@ def delays(
 def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention) -> np.ndarray:
     """Return the seconds by which each job's step is longer since jobs share the link.
 
-    own, spent: seconds of a job's step without sending, and of sending alone; share: fraction of the link that a
-    sending job uses.  rule: jobs send at the same time (aligned), or when the others compute (interleaved); with other
-    rules the result is 0.
+    own, spent: seconds of a job's step without sending, and of sending alone; share: fraction of the link that it then
+    uses.  rule: jobs send at the same time (aligned) or while others compute (interleaved); else the result is 0.
     """
     if rule == "interleaved":
         return np.maximum(0.0, spent @ share - own - spent)
@@ -106,8 +105,8 @@ def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contenti
 def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
     """Return max-min fair shares of a link by job (row) and number n of other senders.
 
-    The n other senders are a mean of all other jobs, weighted by `mix`.  share: fraction of the link that a job uses
-    when alone; caps: maximum fraction that it can use.
+    The n other senders are a mean of all other jobs, weighted by `mix`.  share, caps: fraction of the link that a job
+    uses alone, and that it can use at most next to n others (column).
     """
     count = len(share)
     others = np.arange(count)
@@ -130,7 +129,7 @@ def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
 
 
 def longest_delay(found: Sequence[tuple[np.ndarray, np.ndarray]], together: float) -> float:
-    """Return a job's expected delay on several links: the largest of their delays.
+    """Return the expected maximum of a job's delays on several links.
 
     found: probabilities and ascending delays of each link; together: correlation of the links' numbers of senders.
     """
@@ -172,10 +171,9 @@ def step_times(
 
 
 def stretches(own: np.ndarray, spent: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Return each job's sending time divided by its sending time alone on the links.
+    """Return each job's sending time divided by that when alone; O(2^N) for N jobs.
 
-    own, spent: seconds of computing (above 0), and of sending alone, by job; share: fraction of each link (column) that
-    each job (row) uses.  Cost: O(2^N) for N jobs.
+    own, spent: seconds of computing (above 0), sending alone; share: fraction of a link (column) that a job (row) uses.
     """
     count = len(own)
     sends = (np.arange(1 << count) >> np.arange(count)[:, None]) & 1 == 1

@@ -191,8 +191,7 @@ class ParallelPlan:
 class TrainingMachine:
     """The GPUs of a training job and the links between them.
 
-    each, cards: number of GPUs, and of network cards, per node.  inside: bytes/s in one direction between GPUs of a
-    node; card: bytes/s in one direction of a network card.
+    each, cards: GPUs and network cards per node.  inside, card: one-way bytes/s between a node's GPUs, and of one card.
     """
 
     flops: float

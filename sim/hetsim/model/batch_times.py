@@ -87,8 +87,7 @@ class StageTable:
     def factor(self, count: int, u: float) -> float:
         """Return a random batch time divided by the expected time.
 
-        `u`: probability of the drawn quantile, in [0, 1).  Between measured batch sizes, quantiles are interpolated as
-        the expected times are.
+        `u`: the quantile to return, in [0, 1); between measured sizes, quantiles are interpolated like expected times.
         """
         expected = self.seconds_for(count)
         if not self.spread or expected <= 0:
@@ -116,7 +115,7 @@ class StageTable:
         return seconds[low] + slope * (count - sizes[low])
 
     def _by_power(self, count: int, high: int, seconds: Sequence[float]) -> float | None:
-        """Interpolate a power law at `count` below index `high`; None: a time is <= floor."""
+        """Apply the power law of entries `high` - 1 and `high`; None if one is <= `floor`."""
         first, last = seconds[high - 1] - self.floor, seconds[high] - self.floor
         if min(first, last) <= 0:
             return None
@@ -151,7 +150,7 @@ class StageTable:
         return NearestLine(per_item, fixed, float(off[worst]), self.sizes[worst])
 
     def falls(self, noise: float) -> tuple[int, int] | None:
-        """Return (larger, smaller) sizes if the time falls by over the share `noise`."""
+        """Return sizes (larger, smaller) if the larger is faster by over `noise`, or None."""
         slowest = 0
         for place, seconds in enumerate(self.seconds):
             if seconds < self.seconds[slowest] * (1 - noise):

@@ -267,7 +267,7 @@ class Cluster:
 
     @cached_property
     def powered_units(self) -> list[int]:
-        """By device, units that draw power and cost money: 1, or all cores of a CPU."""
+        """By device, units of power and cost: 1, or a CPU's cores (driver cores included)."""
         return [
             self.nodes[d.node].cpus + self.nodes[d.node].spec.drivers if d.type.kind == "cpu" else 1
             for d in self.devices

@@ -68,7 +68,7 @@ class Frozen(Described):
 
 
 def shipped(kind: type[Kind], module: str, table: str) -> dict[str, Kind]:
-    """Load models by name from a YAML table; names such as `.part` are YAML anchors."""
+    """Load models by name from a YAML table, except anchors (names such as `.part`)."""
     rows = package_table(module, table)
     return {name: kind.model_validate(figures) for name, figures in rows.items() if name[0] != "."}
 

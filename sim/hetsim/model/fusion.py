@@ -133,7 +133,7 @@ def fused_seconds(
     tasks: Tasks, fusion: Fusion, positions: Sequence[int], modes: Sequence[Mode], own: Sequence[float],
     left: Sequence[float],
 ) -> float:  # fmt: skip
-    """Return the seconds of a fused kernel from its tasks' `own` times × parts `left`."""
+    """Return a fused kernel's compute seconds; `left`: fraction of `own` times left."""
     fixed = overhead = operations = traffic = 0.0
     work = tasks.work
     for row, saved, position, mode, seconds, part in zip(

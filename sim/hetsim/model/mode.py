@@ -100,8 +100,7 @@ class Mode:
     def stages(self, size: int, own: float, left: float = 1.0) -> BatchTimes:
         """Return the seconds of upload, compute and download of a launch of `size` tasks.
 
-        Transfers of bytes are left out. own: sum of the tasks' own remaining compute seconds; left: largest fraction of
-        a task that remains.
+        Transfers of bytes are excluded.  own: sum of tasks' remaining compute seconds; left: largest fraction left.
         """
         if self.on_cpu:
             return BatchTimes(0.0, self.computing(size, own, left), 0.0)

@@ -138,9 +138,8 @@ class LanguageService:
     """A language model with continuous batching: the batch changes between steps.
 
     `rows` are its rows of `Tasks`; the columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) have the lengths
-    of its requests.  Each mode of `shape` (a list of modes) stands for a replica on devices of one type and node;
-    `kinds` describes the replicas, in the order of the modes.  `token_bytes` is the size of the keys and values of one
-    token.
+    of its requests.  Each mode of `shape` is a replica on devices of one type and node; `kinds` describes the replicas
+    in the order of the modes.  `token_bytes`: size of the keys and values of one token.
     """
 
     name: str

@@ -151,7 +151,7 @@ class Tasks:
         return len(self) if self.staged is None else self.staged.count
 
     def computing(self, times: np.ndarray) -> np.ndarray:
-        """Return `times` (task × mode) plus the seconds of a launch; inf: no such mode."""
+        """Return `times` (task × mode) plus each mode's fixed seconds; inf: no such mode."""
         single = np.full((len(self.shapes), times.shape[1]), math.inf)
         for row, shape in zip(single, self.shapes, strict=True):
             row[: len(shape.modes)] = [mode.single for mode in shape.modes[: len(row)]]

@@ -42,7 +42,7 @@ def command(first: Result, folder: str, verb: str, replications: int | None = No
 
 
 def commands(text: str, runs: Iterable[Result] = ()) -> str:
-    """Return HTML: commands that repeat the runs, and the software versions they used."""
+    """Return HTML: the commands `text`, and versions with which they repeat the runs."""
     used = dict.fromkeys(f"{name} {version}" for name, version in versions().items())
     used |= {f"{name} (SHA-256 {digest[:12]})": None for run in runs for name, digest in run.inputs.items()
              if name.startswith("external ")}  # fmt: skip

@@ -148,7 +148,7 @@ def _scenarios(outcome: Outcome, source: Path, runs: list[Result]) -> list[Any]:
 
 
 def used_in(scenario: Any, key: str = "", in_policy: bool = False) -> Iterator[str]:
-    """Yield policies, arrivals, readers, models named in a scenario or its key `key`."""
+    """Yield policies, arrivals, readers, models named in `scenario`, value of `key`."""
     if isinstance(scenario, Mapping):
         for inner, value in scenario.items():
             yield from [f"model {inner}"] if inner in MODELS and not isinstance(value, bool) else []

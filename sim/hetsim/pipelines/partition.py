@@ -151,7 +151,7 @@ class _Room:
 
 @dataclass(frozen=True)
 class _Solved:
-    """By parts used and layers [i, j]: best time, last cut or -1, last stage's size."""
+    """By parts used and layers [i, j]: best time, last cut or -1, parts of last stage."""
 
     best: list[np.ndarray]
     cut: list[np.ndarray]
@@ -273,7 +273,7 @@ def unlike_partition(
 
 
 def _variants(groups: Sequence[EqualDevices]) -> Iterator[list[EqualDevices]]:
-    """Yield the groups for every choice of how many devices of each group are used."""
+    """Yield the groups with each choice of device counts (if too many: all or none)."""
     every = math.prod(one.count + 1 for one in groups) <= MAX_VARIANTS
     counts = [range(one.count, -1, -1) if every else (one.count, 0) for one in groups]
     if len(groups) > ORDERS_OF and not every:

@@ -257,7 +257,7 @@ def training(
 
     Each row has the time of a step and its parts, the GPU-hours of all steps, the memory of the fullest GPU, and the
     bytes that a GPU sends to other nodes per step. Nothing is run. A job is on one type of GPU, in the partition that
-    its training entry names. Candidates that exceed the GPU memory are not listed but counted; for the fastest of them,
+    its workload entry names. Candidates that exceed the GPU memory are not listed but counted; for the fastest of them,
     the needed and the available memory are shown. --json has all candidates.
     """
     from hetsim.planning.training_plans import training_plans

@@ -285,8 +285,7 @@ def _nodes_of(
     """Return a partition with the nodes of a pipeline's stage; None if it may use all.
 
     The partition binds tasks to these nodes: in a strict order, a task whose stage has no room then does not block
-    tasks of stages on other nodes.  `cores`: True if stages also need CPU cores, so that stages on the same nodes
-    compete.
+    tasks of stages on other nodes.  `cores`: stages also need CPU cores, so stages on the same nodes compete.
     """
     nodes = place.nodes
     if len(nodes) > 1:

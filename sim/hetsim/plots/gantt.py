@@ -73,7 +73,7 @@ def gantt(result: Result, *, devices: int = MAX_DEVICES, until: float | None = N
 def lanes(
     bars: pd.DataFrame, order: Iterable[str], kinds: Mapping[str, str] | None = None
 ) -> tuple[np.ndarray, list[int], Names, Names]:
-    """Return each bar's row, the first row of each device, and names of rows, devices."""
+    """Return each bar's row, edges of devices' rows, and names of rows and devices."""
     row, edges, cores, lines = np.zeros(len(bars), dtype=np.int64), [0], list[Any](), list[Any]()
     columns = [bars[name].to_numpy() for name in ("line", "core", "decided", "end")]
     for name in order:

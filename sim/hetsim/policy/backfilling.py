@@ -242,8 +242,7 @@ class Backfilling(ListScheduler):
     def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:
         """Return the reserved starts of the heads that compete with a task for resources.
 
-        All calls in a round return the same `Shadow` objects, which count a task as started once `survives` accepted
-        it.
+        All calls in a round return the same `Shadow` objects, which count tasks that `survives` accepted as started.
         """
         reserved = []
         for head in heads if len(heads) == 1 else [head for head in heads if claims_of(head) & claims_of(task)]:

@@ -85,7 +85,7 @@ class Scheduler(Policy):
         """Hook for planners: receive the known future tasks, once before `begin`."""
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Return the computing seconds that each waiting task adds to a decision round.
+        """Return the wall-clock seconds that each waiting task adds to a decision round.
 
         0: a round considers a bounded number of tasks.  Otherwise a run takes a time quadratic in the number of its
         tasks, and the user is warned before a long run.
@@ -340,7 +340,7 @@ class View(Protocol):
         """
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
-        """Return all placements of a mode that fit now; for several GPUs, one per node.
+        """Return all placements of a mode that fit now; one per node unless it has 1 GPU.
 
         The task's data must fit, too.  distinct: return only the first placement if the task would end at the same time
         on all placements.

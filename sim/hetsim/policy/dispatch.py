@@ -1,8 +1,7 @@
 """Dispatch of many services: batching policies are called only after a change.
 
-If a batching policy delays, its answer is valid for the offered device in its present state.  The answer remains valid
-until another device is offered or the service's own queue changes.  So a batch costs one or two calls of policies,
-however many services there are.
+If a batching policy delays, its answer is valid for the offered device in its present state, until this offer or the
+service's own queue changes.  So a batch costs one or two calls of policies, however many services there are.
 """
 
 import math

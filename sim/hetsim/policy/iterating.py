@@ -47,7 +47,7 @@ class Foreseen(NamedTuple):
 
     @property
     def first_end(self) -> float:
-        """Time at which the first request ends; inf if no end can be estimated."""
+        """Time at which the first request leaves; inf if no such time can be estimated."""
         return min(self.ends.values(), default=math.inf)
 
 
@@ -137,7 +137,7 @@ class IterationPolicy:
         raise NotImplementedError
 
     def queued(self, replica: Replica, request: Generation) -> None:
-        """Hook for policies with `by_client`, called before a new request is in `heads`."""
+        """Hook for `by_client`: a request begins to wait, and is not in `heads` yet."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
         """Hook: a request joins the replica, or its KV transfer to the replica begins."""

@@ -223,7 +223,7 @@ class ListScheduler(Scheduler):
             self._aside.clear()
 
     def behind(self, head: Task, depth: int | None = None) -> list[Task]:
-        """Return the first `depth` tasks (None: all) that wait behind a head of the queue."""
+        """Return the first `depth` tasks (None: all) behind a head (discipline "block")."""
         lines = [list(line) if depth is None else line.first(depth + 1) for line in self.queues()]
         tasks = [task for line in lines for task in line if task is not head]
         if self.of_partition:

@@ -459,7 +459,7 @@ class Facts:
         self.suppose("tasks do not slow each other down", alone, "cluster.nodes.gpus.sharing", kind.kind)
 
     def one_by_one(self, blind: bool = True) -> str:
-        """Assume one launch at a time per device, undisturbed; return the order (`order`)."""
+        """Check `order(blind)`, and one undisturbed launch per device; return the order."""
         self.undisturbed()
         order = self.order(blind)
         self.one_in_flight()
@@ -480,7 +480,7 @@ class Facts:
     def one_gpu(self, load: float, soft: bool = False) -> None:
         """Check for one GPU with enough memory and streams for all tasks in the system.
 
-        load: of the GPU; P(more tasks than fit) must be below 1e-6.  soft: if not, the match is only approximate.
+        load: that of the GPU; P(more tasks than fit) must be below 1e-6.  soft: else the match is only approximate.
         """
         mode: Any = self.mode
         text, holds = "there is one GPU, and a task has all of it", self.servers == 1 and mode.whole_devices

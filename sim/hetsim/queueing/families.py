@@ -18,7 +18,7 @@ def moves_data(facts: Facts) -> bool:
 
 
 def sized_tasks(facts: Facts) -> bool:
-    """Return True if all keys are known, and each task has one mode and a known time."""
+    """Return True if all keys are covered, tasks share one mode, and times are drawn."""
     return facts.recognized & facts.one_way() and facts.sizes_known()
 
 

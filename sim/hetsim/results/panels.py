@@ -46,7 +46,7 @@ class Line:
 
 @dataclass
 class Band:
-    """The area between two lines; peak: draw the maximum of `high` in each time bin."""
+    """The area between two lines; peak: if lines are averaged, `high` is a maximum."""
 
     x: Any
     low: Any
@@ -296,7 +296,7 @@ PIXELS_A_MEAN = 8  # Width in pixels of each mean.
 
 
 def settled(panel: Panel, pixels: float) -> Panel:
-    """Return a panel with limits and ticks; step lines too dense for it are averaged."""
+    """Return a panel with limits and ticks; average lines too dense for `pixels`."""
     marks, label = panel.marks, panel.y.label
     edges = _means_edges(panel, pixels) if panel.means else None
     if edges is not None:

@@ -265,7 +265,7 @@ def readers_of(pattern: str) -> frozenset[str] | None:
 
 
 def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None) -> list[Problem]:
-    """Return problems of keys a reader ignores; `entry`: skip other workload entries."""
+    """Return problems of keys unknown to a reader; `entry`: skip other entries' keys."""
     first_paths: dict[str, Path_] = {}
     for path, pattern in _unknown(scenario.document.data, (), "", reader=reader, base=scenario.base):
         other = entry is not None and path[0] == "workload" and isinstance(path[1], int) and path[1] != entry

@@ -51,7 +51,7 @@ class SizeTrial:
 
 @dataclass(frozen=True)
 class Sizing:
-    """Result of a size search: `size` is the smallest that meets the target, or None.
+    """Result of a size search: the smallest `size` shown to meet the target, or None.
 
     `trials`: every size tried, ascending.  `confidence`: probability that all verdicts are right.
     """
@@ -169,8 +169,8 @@ def size(
             are candidates without that assumption, and the result is a Decision; the same holds for several targets or
             policies, or with `minimize`.
         least, most: bounds of the search; without `most`, sizes are doubled until one meets the target, up to 4,096.
-            Without `least`, a search for waits or responses below a bound begins at the smallest size that can carry
-            the load.  It adds an eighth of that size, then twice as much in each step, until a size meets the target.
+            Without `least`, a bisection for waits or responses below a bound begins at the smallest size that can carry
+            the load; without `most`, it then adds an eighth of that size, and twice as much each time.
         minimize: objective among candidates that meet all targets: `price`, of the whole cluster per hour (the default
             with prices); `total`, the sum of the varied counts (the default without prices); or any metric, by ranking
             and selection: the best with probability `confidence`, or within `delta` (a share) of the best.
@@ -228,7 +228,7 @@ def size(
 
 
 def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed: int | None) -> tuple[int, str]:
-    """Return the minimum of `over` without sure overload, and why a lower one fails."""
+    """Return the smallest `over` without sure overload, and why smaller ones fail."""
     def overload(number: int) -> str:
         try:
             made = scenario.with_overrides({over: number}).build(seed)

@@ -1,4 +1,4 @@
-"""Audits a run: checks capacities and task states again from its launches alone."""
+"""Audit a run: recompute capacity use and task states from its launches alone."""
 
 import math
 from collections import Counter, defaultdict

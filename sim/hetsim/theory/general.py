@@ -267,9 +267,9 @@ def _error_of_mgc(load: float, servers: int, scv: float, third: float) -> float:
 
     load: per server; third: third central moment of the service time / mean³ (inf: unknown).  For constant service,
     Cosmetatos gives a correction that raises the formula; the formula is too low by at most 1.2 times this correction.
-    It is too high by at most the scv.  If the third moment is known, it is also too high by at most a bound fitted to
-    services with two possible values, which Gupta and Osogami conjecture to be the extreme ones.  Measured for up to 32
-    servers (docs/theory.md).
+    It is too high by at most the scv and, if the third moment is known, by at most a bound fitted to services with two
+    possible values, which Gupta and Osogami conjecture to be the extreme ones.  Measured for up to 32 servers
+    (docs/theory.md).
     Reference: Cosmetatos, Some Approximate Equilibrium Results for the Multi-Server Queue (M/G/r) (1976); Gupta and
     Osogami, On Markov-Krein Characterization of the Mean Waiting Time in M/G/K (2011).
     """

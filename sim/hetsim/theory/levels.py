@@ -310,7 +310,7 @@ def _with(state: tuple[int, ...], kind: int, busy: int) -> tuple[int, ...]:
 
 
 def states_of(service: PhaseType, servers: int) -> int:
-    """Return the number of states per queue length: phases of all servers, all busy."""
+    """Return the number of ways in which busy servers can be in phases of `service`."""
     return math.comb(servers + len(service.start) - 1, servers)
 
 

@@ -1,8 +1,8 @@
 """A scenario from a log: cluster, limits and times of reduced capacity.
 
 `variants` are scenarios, each with one more property that is inferred from the log, so that simulated waits can be
-compared with the recorded waits.  First is the log as recorded; then the log from a later time on, with the jobs
-present at that time (warm start); then with nodes that were down; then with the limits of users or queues.
+compared with the recorded waits: the log as recorded; then from a later time on, with the jobs present at that time
+(warm start); then with nodes that were down; then with the limits of users or queues.
 """
 
 import inspect
@@ -166,7 +166,7 @@ def variants(document: dict[str, Any], explained: Explained, pooled: bool, clust
     """Return the log as recorded, and steps that each add an inferred property.
 
     `pooled`: the cluster was inferred, or has no partitions, so that limits can become partitions.
-    `cluster_nodes`: names of the cluster's nodes, of which some may have been down; None: downtimes are not inferred.
+    `cluster_nodes`: names of the cluster's nodes; downtimes are simulated only if it has at least two names.
     """
     compared = Compared([Variant("as it stands", deepcopy(document))])
     first = compared.variants[0].document
@@ -214,7 +214,7 @@ def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> flo
 def _down(explained: Explained, names: list[str] | None, offset: float) -> list[dict[str, Any]]:
     """Return windows in which nodes are down, enough to explain missing capacity.
 
-    A window is announced before it begins, by the 95 % quantile of run times, as no job in the log was interrupted.
+    Each window is announced one run time (95 % quantile) before it begins, as no job in the log was interrupted.
     """
     if names is None or len(names) < 2:
         return []

@@ -89,7 +89,7 @@ def _site(explained: Explained) -> list[str]:
 
 
 def variant_rows(compared: Compared) -> list[list[str]]:
-    """Return rows: name, jobs, mean recorded and simulated wait, their correlations."""
+    """List per variant: name, jobs, mean recorded and simulated wait, correlations."""
     rows = []
     means = [mean for one in compared.variants if one.jobs for mean in (one.recorded, one.simulated)]
     written = iter(terminal.several(means, terminal.SECONDS)) if means else iter(())
@@ -147,7 +147,7 @@ def mapping(explained: Explained, compared: Compared | None, simulated: bool) ->
 
 
 def rules_of(explained: Explained) -> dict[str, Any]:
-    """Return the limits and the order of starts that a log shows, as plain values."""
+    """Return the limits and the class priorities that a log shows, as plain values."""
     limits, order = explained.limits, explained.order
     return {
         "limits": None if limits is None else {"kind": limits.kind, "most": limits.max_held},

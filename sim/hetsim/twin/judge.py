@@ -36,7 +36,7 @@ LAST = 50  # number of a user's latest jobs whose waits are used
 
 @dataclass
 class Method:
-    """Starts of jobs as forecast by one method, in seconds after the forecast."""
+    """One method's medians and intervals of job starts, in seconds after the forecast."""
 
     median: list[float] = field(default_factory=list)
     intervals: dict[float, list[tuple[float, float]]] = field(default_factory=lambda: {share: [] for share in SHARES})

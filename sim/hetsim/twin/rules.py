@@ -72,7 +72,7 @@ class Weights:
         return self.base + named + self.size * gpus
 
     def of_waiting(self, jobs: Sequence[SnapshotJob], now: float, usage: Usage) -> list[float]:
-        """Return waiting jobs' priorities without their fair-share term."""
+        """Return waiting jobs' priorities (PRIORITY, else by weights) minus fair share."""
         shares = fair_shares(usage, self.tree)
         return [
             self.constant(job.partition, job.qos, job.gpus) + self.age * min(1.0, (now - job.submit) / self.max_age)

@@ -60,7 +60,7 @@ class Kept(BaseModel):
 
 
 class ShadowLog:
-    """Forecasts stored in `folder` (None: no storage); damage raises ScenarioError."""
+    """Forecasts stored in `folder` (None: not stored); ScenarioError if unusable."""
 
     def __init__(self, folder: Path | None):
         self.folder = folder
@@ -123,7 +123,7 @@ class ShadowLog:
                 "all": _errors(done) if done else None, "shadow_error_by_limit": self.error_by_limit()}  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Return lines: a table of past forecasts' errors, and the part due to job limits."""
+        """Return lines: table of past forecasts' errors, and the part of unmodeled limits."""
         if self.folder is None:
             return []
         done = self.judged

@@ -37,7 +37,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Widening:
-    """Seconds to add to each quantile of a forecast start, and the data behind them."""
+    """Seconds to add to each quantile of a forecast start, and counts of data used."""
 
     moves: tuple[float, ...]
     starts: int

@@ -89,8 +89,8 @@ def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
 class ArrivalRate:
     """Arrival rate (1/s) over the last `window` s, or longer if few requests arrive.
 
-    The window is doubled while it contains fewer than MIN_SEEN arrivals.  `rate` is None until MIN_SEEN requests have
-    arrived.  Cost: O(log n) for each doubling, with n requests that have arrived.
+    The window is doubled while it contains fewer than MIN_SEEN arrivals.  `rate` returns None at its first call, and
+    until MIN_SEEN requests have arrived.  Cost: O(log n) for each doubling, with n requests that have arrived.
     """
 
     def __init__(self, window: float):

@@ -209,8 +209,7 @@ class Admission:
     """The rules by which heads of queues get quota.
 
     fair: heads are ordered by dominant share, and preemption balances the shares, by `strategies`.
-    recompute: if earlier heads preempt some of the jobs that a head would preempt, the head is considered again;
-    without `recompute` it is skipped.
+    recompute: if earlier heads preempt some of a head's victims, choose again for this head; False: skip the head.
     """
 
     def __init__(self, fair: bool = False, strategies: Sequence[Strategy] = STRATEGIES, recompute: bool = True):
@@ -268,8 +267,8 @@ class Admission:
         """Choose a flavor for a resource of a pod set and for the others of its group.
 
         number: number of the pod set; used: amounts that were given to the workload's other pod sets; pinned: flavors
-        by pod set and resource, the only ones allowed.  Return, for each resource of the group, flavor, fitness,
-        borrowing and the flavor's position in its list; empty if no flavor fits.
+        by pod set and resource, the only ones allowed.  Return, by resource of the group, flavor, fitness, borrowing,
+        and the position of the last flavor tried (-1: all); empty if no flavor fits.
         """
         queue, rules, (requests, suits) = workload.queue, workload.queue.rules, workload.pod_sets[number]
         best, goal, position = dict[str, Fitness](), (NO_FIT, 0), -1
@@ -512,7 +511,7 @@ def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Work
 
 
 def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) -> Iterator[Queue]:
-    """Yield borrowing queues in a cohort for which all cohorts between also borrow.
+    """Yield the queues below a cohort that borrow, if all cohorts between borrow too.
 
     skip: child to leave out.  fair: with fair sharing, the cohorts between need not borrow.
     """
@@ -525,8 +524,7 @@ def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) 
 def _by_rank(listed: list[Candidate], borrow: bool, keys: set[Key]) -> Iterator[tuple[Workload, str]]:
     """Yield, in order, the candidates for preemption whose queues still borrow quota.
 
-    The candidate's queue, and each cohort between it and the cohort shared with the preemptor, must borrow one of
-    `keys`.  Candidates in the preemptor's own queue are always yielded.
+    Queue and cohorts below the one shared with the preemptor must borrow one of `keys` (own queue: no condition).
     """
     for rank, one, common, reason in listed:
         below = one.queue.path[: one.queue.path.index(common)]

@@ -22,7 +22,7 @@ class Quota(NamedTuple):
 
 
 class Cohort:
-    """A cohort or queue of Kueue's quota tree; the root's `settle` sets all quotas."""
+    """A cohort or queue of Kueue's quota tree; call the complete tree's `root.settle`."""
 
     def __init__(
         self, name: str, parent: "Cohort | None" = None, quotas: Mapping[Key, Quota] | None = None, weight: float = 1.0

@@ -96,7 +96,7 @@ class FairTree:
     def _ranked(
         self, nodes: list[Member], below: Mapping[Member, list[Member]], used: Mapping[Member, float]
     ) -> list[list[Member]]:
-        """Return groups by fair share, highest first; users and accounts are never mixed."""
+        """Return groups of equal fair share, highest first; none mixes users and accounts."""
         owed: dict[Member, float] = {}
         for siblings in below.values():
             mine = [node for node in siblings if node in nodes]

@@ -164,8 +164,7 @@ def _fill_up(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
 def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
     """Return time fractions that maximize the sum of `value` × fraction.
 
-    Each job's progress is at least `least`.  If these minimums are infeasible together, the sum of shortfalls (relative
-    to each minimum) is minimized first.
+    Each job's progress is at least `least`; if that is infeasible, the sum of relative shortfalls is minimized first.
     """
     matrix, limits = _limits(offers.job, offers.jobs, offers.kind, width=offers.width, capacity=offers.capacity)
     bound = ties(offers.own, offers.partner, offers.job, np.ones(offers.jobs))
@@ -234,8 +233,7 @@ def min_worst_ratio(
 class _Groups:
     """Groups of jobs that the linear program treats alike.
 
-    Jobs of a group have the same modes, and in each of them the same progress divided by the job's base (a given
-    progress).  Columns: one per group and mode.
+    Jobs of a group have equal modes, with equal progress / `base` (`max_min`) in each.  One column per group and mode.
     """
 
     size: int

@@ -84,7 +84,7 @@ class DeviceLine:
 
 
 def refuse_gangs(problem: PlanProblem) -> None:
-    """Raise ScenarioError if a task needs several nodes, or cores of several nodes."""
+    """Raise ScenarioError if a task spans nodes, or may spread its cores over nodes."""
     tasks = problem.tasks
     gangs = [shape.index for shape in tasks.shapes if any(mode.unit is not None for mode in shape.modes)]
     if len(rows := np.flatnonzero(np.isin(tasks.shape, gangs))):
@@ -94,7 +94,7 @@ def refuse_gangs(problem: PlanProblem) -> None:
 
 @dataclass(eq=False, slots=True)
 class LineTask:
-    """A task assigned to device queues (lines); it needs `need` devices of each queue.
+    """A task in device queues (lines); `need`: cores, GPUs or 1/12 GPUs in each queue.
 
     `placement` is None if the task may run on any devices of the queue's type.  `begin`, `length`: estimates in s.
     """

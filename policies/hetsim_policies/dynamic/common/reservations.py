@@ -235,7 +235,7 @@ class FreeProfile:
     def _on_nodes(
         self, mode: Mode, timelines: list[Timeline], duration: float, now: float, before: float
     ) -> Reservation | None:
-        """Return the earliest reservation on several nodes that starts before `before`."""
+        """Return the earliest reservation on several nodes with start < `before`, or None."""
         assert mode.unit is not None
         begins = []
         for position, timeline in enumerate(timelines):

@@ -87,8 +87,7 @@ class RoundScheduler(Scheduler):
     """Base of the policies that give jobs fractions of time in rounds.
 
     round_length: seconds of a round.
-    rule: which job is most urgent: that with the largest quotient of time due and time received (ratio), or with the
-    largest difference (deficit).
+    rule: the most urgent job has the largest time due / time received (ratio), or the largest difference (deficit).
     mid_round: jobs may start within a round, when they arrive or devices become free.
     """
 
@@ -186,7 +185,7 @@ class RoundScheduler(Scheduler):
     def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
         """Return all offers (a job in one of its modes), as columns of a linear program.
 
-        Only types with enough devices up count.  The list has, by offer, its position among the modes of its job.
+        Only types with enough devices up count.  The list has each offer's position among the modes of its job.
         """
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}

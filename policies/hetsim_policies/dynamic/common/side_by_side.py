@@ -367,8 +367,8 @@ class Labels:
     """Numbers (labels) of the kinds of jobs so far, and which may share devices.
 
     Jobs of one class in equal modes have the same label.
-    threshold: two labels may share if the sum of both speeds, each relative to running alone, is greater.  1 permits
-    all useful pairs: two jobs whose relative speeds sum to less run at least as fast if they take turns.
+    threshold: two labels may share if the sum of both speeds, each relative to running alone, is greater.  With 1, all
+        useful pairs may: jobs whose speeds sum to less run at least as fast if they take turns.
     """
 
     def __init__(self, threshold: float = 1.0):

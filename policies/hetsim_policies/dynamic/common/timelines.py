@@ -93,7 +93,7 @@ class Fields:
         return cores + (memory << WIDTH) + (gpus << self.offsets[mode.type.name] if gpus else 0)
 
     def demand(self, mode: Mode, count: int) -> int:
-        """Return the need of `count` GPUs, 1/1000 cores or nodes of a mode as an integer."""
+        """Return what `count` GPUs, 1/1000 cores or nodes of a mode need, as one integer."""
         if (packed := self.packed.get((mode, count))) is None:
             gpus, cores, memory = occupied(mode, count)
             if self.one_field and (cores or memory):

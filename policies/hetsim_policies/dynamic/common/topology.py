@@ -1,7 +1,7 @@
 """Topology-aware placement: the racks, blocks or nodes that get pods.
 
-If one domain (rack, block or node) has room for all pods, the smallest such domain is chosen (best fit).  Otherwise the
-domains with the most room are filled, and best fit places the rest.  Unconstrained pods fill small domains first.
+If one domain (rack, block or node) has room for all pods, the one with the least room is chosen (best fit).  Otherwise
+those with the most room are filled, and best fit places the rest.  Unconstrained pods use the fullest domains first.
 Reference: Kueue, KEP-2724.  Cost: O(n²).
 """
 
@@ -39,7 +39,7 @@ def place(levels: Sequence[Sequence[Domain]], count: int, level: int, topology: 
 
 
 def _fill(domains: Sequence[Domain], count: int, least: bool = False) -> dict[Domain, int]:
-    """Distribute up to `count` pods; return pods by domain; least: smallest first."""
+    """Return up to `count` pods by domain; `least`: domains with the least room first."""
     rest, chosen = [one for one in domains if one.room], dict[Domain, int]()
     rest.sort(key=lambda one: (one.room if least else -one.room, one.names))
     while rest and count:

@@ -270,8 +270,7 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
 def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
     """Divide classes of work among device types so that all work ends earliest.
 
-    Of the divisions that end earliest, or within `unhurried` seconds, the one with the least work is chosen, by two
-    linear programs.
+    Of the divisions that end earliest, or within `unhurried` s, that of least work is chosen, by two linear programs.
     """
     from hetsim_policies.static.common.unrelated import split
 
@@ -283,7 +282,7 @@ def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndar
 def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.ndarray) -> np.ndarray:
     """Divide classes among device types with least work, so that all end by `limit`.
 
-    work: seconds by class and device type.  otherwise: result if there is no such division.
+    work: device-seconds by class and device type.  otherwise: result if there is no such division.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array

@@ -110,9 +110,8 @@ class Experience:
     def ratio(self, least: float) -> float:
         """Expected ratio of actual to estimated time of a task that runs.
 
-        least: its time so far divided by its estimate.  A task is late from `least` = 1 + LATE on.  For a late task the
-        result is the mean ratio of the ended tasks with a larger ratio; if fewer than ENOUGH had one, it is `least`
-        plus the excess of `least` over 1.  For any other task it is max(1, least).
+        least: its time so far divided by its estimate.  Below 1 + LATE the result is max(1, least).  Otherwise it is
+        the mean ratio of the ended tasks with a larger ratio or, if fewer than ENOUGH had one, 2 × least - 1.
         """
         if least < 1 + LATE:
             return least if least > 1.0 else 1.0

@@ -182,8 +182,7 @@ def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> 
 class PlacedTasks:
     """Running tasks that a placement rule placed, and the GPUs that they occupy.
 
-    GPUs are counted by node and by group of tasks.  key: function that returns the group of a task by its mode, or None
-    if the task is not counted.
+    GPUs are counted by node and by group of tasks.  key: returns the group of a task's mode; None: it is not counted.
     """
 
     def __init__(self, key: Callable[[Mode], float | None]):

@@ -168,7 +168,7 @@ class MinRises:
         self._known: dict[Mode, np.ndarray] = {}  # by mode and state: the minimum increase, NaN if not computed yet
 
     def by_share(self, mode: Mode, node: int) -> dict[int, float]:
-        """Return how much a mode raises a node's fragmentation by GPU share (`Mix.rises`)."""
+        """Return the rise of a node's fragmentation for each free GPU share (`Mix.rises`)."""
         return self._mix.rises(self._states.states[int(self._states.number[node])], mode)
 
     def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:

@@ -137,7 +137,7 @@ class _Weighing(Scored):
 
 
 class PublishedDotProduct(_Weighing):
-    """Chooses the node with the smallest dot product of demand and free resources.
+    """Choose the node with the smallest dot product of demand and free resources.
 
     Cores and GPUs count equally, as fractions of the largest node; the score is 100 (1 - dot product / 2).
     """

@@ -70,7 +70,7 @@ def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float 
 
 
 def longest_task(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
-    """Return a lower bound of the makespan: the largest of the tasks' shorter times."""
+    """Return a makespan bound: the largest min(CPU time p, GPU time q) of a task."""
     fastest = np.minimum(p if m else np.inf, q if k else np.inf)
     return float(np.max(fastest, initial=0.0)) if len(p) else 0.0
 
@@ -116,8 +116,8 @@ def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.nda
 class Relaxation:
     """Solution of the linear program `relaxation` for a guess of the makespan.
 
-    `cpu` and `gpu` mark the tasks that run on that side in every schedule whose makespan is the guess; the other tasks
-    are `free`.  `cut` marks the tasks that the relaxed optimum puts entirely on the GPUs.
+    `cpu` and `gpu` mark the tasks that run on that side in every schedule whose makespan is at most the guess; the
+    other tasks are `free`.  `cut` marks the tasks that the relaxed optimum puts entirely on the GPUs.
     """
 
     cpu: np.ndarray

@@ -44,7 +44,7 @@ class DescentLanes:
     def on_lanes(
         cls, time: np.ndarray, counts: Sequence[int], lane: np.ndarray, since: np.ndarray | None = None
     ) -> "DescentLanes":
-        """Build from each task's lane; counts: lanes by type; since: initial loads (s)."""
+        """Build from each task's lane, numbered over all types; since: initial loads (s)."""
         kind = np.repeat(np.arange(len(counts)), counts)
         load = np.zeros(len(kind)) if since is None else since.astype(float)
         np.add.at(load, lane, time[np.arange(len(lane)), kind[lane]])
@@ -155,7 +155,7 @@ def _cheaper_change(
 
 
 def _elsewhere(lanes: DescentLanes, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return each task's earliest end on a lane other than `longest`, and that lane."""
+    """Return (ends, lanes): each task's best move to a lane other than `longest`."""
     candidates = []
     for kind in dict.fromkeys(lanes.kind.tolist()):  # two of each type, as one may be the task's own
         here = np.flatnonzero((lanes.kind == kind) & (np.arange(len(lanes.kind)) != longest))
@@ -217,9 +217,9 @@ def descended(
 ) -> Schedule:
     """Return the schedule improved by local search; lanes run longest tasks first.
 
-    The given schedule is returned if descents do not improve it, or if tasks arrive at different times, have
-    predecessors or share items: then the makespan is not only a sum of times.  enough: makespan at which the search
-    ends, such as a lower bound (None: 0).  others: schedules from which a descent starts too.
+    The given schedule is returned if the search does not improve it, or if tasks arrive at different times, have
+    predecessors, or read or write data items: then the makespan is not only a sum of times.  enough: makespan at which
+    the search ends, such as a lower bound (None: 0).  others: schedules from which a descent starts too.
     """
     tasks = instance.problem.tasks
     if not is_additive(instance):

@@ -41,9 +41,8 @@ class Paths:
     def bound(self, cost: np.ndarray) -> float:
         """Return a lower bound on the makespan from paths and from the tasks' costs.
 
-        It is the longest path, or the maximum over times r of r + (cost of all tasks that cannot start before r), or of
-        r + (cost of all tasks that are followed by a path of at least r).  cost: each task's part of an area bound
-        (their sum is a bound).
+        It is the longest path or, if larger, the maximum over times r of r + the cost of the tasks that cannot start
+        before r, or that a path of at least r follows.  cost: each task's part of an area bound (their sum is a bound).
         """
         best = self.longest
         for release in (self.heads, self.tails):

@@ -250,7 +250,7 @@ def _has(node: Node, kind: DeviceType) -> bool:
 
 
 def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """Return a problem as `instance_of` does; ScenarioError if a task can run nowhere."""
+    """Return `instance_of(...)`; raise ScenarioError if a task can run nowhere."""
     instance = instance_of(problem, planner, everywhere)
     if len(nowhere := np.flatnonzero(~np.isfinite(instance.time).any(axis=1))):
         first = problem.tasks.name(int(nowhere[0]))

@@ -127,7 +127,7 @@ def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
 
 
 def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
-    """Return the plan with times simulated on the estimates; unchanged if that fails."""
+    """Return the plan with times simulated on estimates; with its own if that fails."""
     try:
         played = problem.rehearse(Following(plan))
     except (PolicyError, UsageError):

@@ -97,8 +97,7 @@ class Dealing:
 def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
     """Improve an assignment of groups of tasks to accelerators (parts); return it.
 
-    One group is moved at a time while that reduces the smooth maximum of the loads (`Dealing.value`).  part_of: part of
-    each group at the start.
+    One group is moved at a time while the smooth maximum of the loads (`Dealing.value`) falls.  part_of: initial parts.
     """
     dealing = Dealing(groups, part_of)
     best = dealing.value()

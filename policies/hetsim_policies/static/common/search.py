@@ -395,7 +395,7 @@ class Search:
 
     @property
     def hopeless(self) -> bool:
-        """Return True if no search is needed: its first schedule meets the lower bound."""
+        """Return True if no search is needed: the best initial schedule meets the bound."""
         arrival = self.landscape.instance.problem.tasks.arrival
         if not len(arrival):
             return True
@@ -405,8 +405,7 @@ class Search:
     def finished(self, schedule: Schedule) -> Plan:
         """Return the plan of `schedule`, or of an initial schedule (seed) that is shorter.
 
-        The plans are compared by timetable or, if one is inexact and there is an engine, by simulation on the
-        estimates.
+        Plans are compared by timetable or, if one is inexact and there is an engine, by simulation on estimates.
         """
         instance = self.landscape.instance
         bound = self.seed.bound

@@ -3,8 +3,8 @@
 A lane (core or GPU) starts its tasks in the order of the plan; a task starts when a stream of the lane is free, it has
 arrived and its predecessors are done.  An accelerator has an upload, a compute and a download engine, each for one task
 at a time, in the order of starts.  A memory has a copy of an item after the item was read or written there, or after a
-transfer of the item has passed through it.  A task transfers one missing item after the other, and each item link by
-link; results that no later task uses are downloaded to the host.
+transfer of the item has passed through it.  A task transfers its missing items memory by memory (all items from one
+together) and hop by hop (host, other node, device); results that no later task uses are downloaded to the host.
 Each transfer is timed as if it used its links alone.  The timetable is `exact` if no transfers share a link, and if
 neither memory, host cores nor sharing rules can delay a task; if estimates are right, starts equal the run's.
 Cost: O(n + edges) if lanes are serial and nothing is shared, else O((n + edges + reads) log n), in Python.

@@ -197,7 +197,7 @@ class Arrivals:
         self.clock.round_due = True
 
     def ready_inside(self, task: Task) -> None:
-        """Record the ready time of a task whose predecessors are in its own launch."""
+        """Record the ready time of a task whose unfinished predecessors share its launch."""
         ready = self._ready
         if ready is None or ready[task.index] == ready[task.index]:
             return

@@ -259,7 +259,7 @@ class Completion:
         self.rounds.changed("release")
 
     def end_early(self, launch: Launch, keep: bool, fault: bool = False, **how: Any) -> None:
-        """Stop a launch and detach its tasks; its computed work counts only if `keep`."""
+        """Stop a launch, detach its tasks; its work counts if `keep` (see `Stops.stop`)."""
         note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault, **how))
         if self.limits is not None:
             self.limits.over(launch, keep and not fault)

@@ -194,11 +194,11 @@ class Recorder:
         return column
 
     def staged(self, row: int) -> bool:
-        """Return True if `launch` has stored launches of this task as rows."""
+        """Return True if launches of this task have rows, other than those of batches."""
         return "batch" in self._detail and self._detail["batch"][row] >= 0
 
     def computed(self) -> Iterator[tuple[int, float]]:
-        """Yield (task row, device-seconds) for each task of every launch recorded so far."""
+        """Yield (task row, device-seconds) for each task of every launch written as a row."""
         slices, members = iter(self._slices), iter(self._members)
         for number, row in enumerate(_AS_ROW.iter_unpack(self._rows)):
             together: Iterable[int] = self._groups.get(number, (int(row[1]),))
@@ -281,7 +281,7 @@ class Recorder:
         self, number: int, task: int, members: int, mode: int, place: int, outcome: int, times: tuple[float, ...],
         busy: float, energy: float,
     ) -> None:  # fmt: skip
-        """Write a replica's busy period (columns `ROW`); busy: device-seconds; energy: J."""
+        """Write a replica's busy period; times: `LAUNCH_TIMES`; busy: device-s; energy: J."""
         self._groups[len(self._rows) // _AS_ROW.size] = ()  # the attained service of its requests is counted separately
         self._rows += _pack(number, task, members, mode, place, outcome, *times, busy, energy, 0.0)
         self.batched = True

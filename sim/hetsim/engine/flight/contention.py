@@ -155,7 +155,7 @@ class SharedNetwork:
         member.stakes = [Stake(member, self._group(link), phases) for link, phases in there]
 
     def _rerate(self, groups: list[ContendingJobs], fresh: list[Member]) -> None:
-        """Update step times of `fresh` jobs and of other jobs on the links in `groups`."""
+        """Update step times of `fresh` jobs and of jobs affected through `groups` (links)."""
         now = self.clock._now
         ratios = {member.launch.number: (member, 1.0) for member in fresh}
         ratios.update((member.launch.number, (member, ratio)) for member, ratio in delay_ratios(groups))
@@ -191,7 +191,7 @@ class SharedNetwork:
             member.since = now
 
     def _next_row(self, group: ContendingJobs, now: float, more: int) -> None:
-        """End a link's row with its mean use, begin the next; more: change of its jobs."""
+        """End a link's row with its mean use, begin the next; more: change in job count."""
         for member in group.members:
             if member.since != now:
                 self._settle(member, now)

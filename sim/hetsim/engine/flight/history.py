@@ -41,7 +41,7 @@ class History:
         self.state_saved = self.state_saved and not all_work  # with all work gone there is no state either
 
     def look(self, states: Sequence[Any]) -> None:
-        """Check if failures destroyed data of the task; `states`: all devices, by index."""
+        """Record which data of the task failures destroyed; `states`: devices by index."""
         if self.intact and any(states[device.index].failed_at > self.left_at for device in self.devices):
             self.intact = False
             self.input_saved = self.input_saved and self.devices[0].type.preemption.rate is None
@@ -53,7 +53,7 @@ class History:
         return self.intact and (self.checkpoint == 1.0 or saves)
 
     def parts(self, placement: Placement) -> dict[Device, list[tuple[int, float]]]:
-        """Return, by new device, the parts of saved state to fetch: (source, fraction).
+        """Return what each new device must fetch of state or output: (source, fraction).
 
         A device of both placements keeps the data that belong to its part of the new layout; the old devices send the
         rest, first to devices of the same node.

@@ -42,10 +42,7 @@ class Stake:
         return sum([max(0.0, delay * share - slack) for share, slack in self.hidden])
 
     def met(self, second: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return a job's delays (s) by other jobs on a link, and their probabilities.
-
-        second: True for the result of the second, more accurate pass.
-        """
+        """Return probabilities, and delays (s) by other jobs; second: of the second pass."""
         row, table = self.group.first.rows[self.member], self.group.second if second else self.group.first.met
         return table.seen[row], table.delays[row]
 

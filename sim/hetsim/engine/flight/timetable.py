@@ -19,11 +19,11 @@ Rate = Callable[[Launch], None]  # sets the rate at which a launch will compute
 
 
 def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
-    """Set the known times of a new launch that need not wait for others to compute.
+    """Set a new launch's known times if it can compute concurrently with all others.
 
-    The lane is an accelerator.  The end of the computation remains unknown.  Return False if the accelerator has too
-    little room for all launches to compute concurrently, or if an earlier launch will request the upload engine only
-    later, so that the new launch uploads first.  The caller then recomputes all times with `again`.
+    The lane is an accelerator.  The end of the computation remains unknown.  Return False if the shares of its launches
+    do not all fit at once, or if an earlier launch will request the upload engine only later, so that the new launch
+    uploads first.  The caller then recomputes all times with `again`.
     """
     if not all_compute(lane):
         return False

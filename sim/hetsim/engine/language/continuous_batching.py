@@ -139,7 +139,7 @@ class Replica(Members):
             show(request)
 
     def _checked(self) -> int:
-        """Return the prompt tokens of the step the policy chose; raise if it is illegal."""
+        """Return the number of prompt tokens in the policy's step; raise if it is illegal."""
         total = 0
         seen: dict[int, None] = {}
         for request, tokens in self.prefill:

@@ -10,7 +10,7 @@ class PrefixCache:
 
     A name stands for a block of `tokens` tokens and all tokens before it, so equal names mean equal prefixes.  Names
     that a request uses occupy their KV blocks; unused names remain cached in free blocks until these blocks are needed.
-    All methods count names, not KV blocks; one name needs `each` KV blocks.
+    Results of methods count names; only `free` of `fit` counts KV blocks, of which one name needs `each`.
     """
 
     __slots__ = ("tokens", "each", "users", "idle")
@@ -22,7 +22,7 @@ class PrefixCache:
         self.idle: dict[Hashable, None] = {}  # names that no request uses, the least recently used first
 
     def hits(self, request: Generation) -> int:
-        """Return how many parts of a prompt (`hashes`) are cached, counted from its start."""
+        """Return how many leading prefixes of a request's prompt (`hashes`) are cached."""
         count = 0
         for name in request.hashes[: request.prompt // self.tokens]:
             if name not in self.users and name not in self.idle:

@@ -124,7 +124,7 @@ class Fleet(KVTransfers):
         self._shown(request.replica, self._show_first, request)
 
     def _shown(self, replica: Any, show: Callable[[Generation], None], request: Generation) -> None:
-        """Call `show(request)`; with async_scheduling after the replica's next step."""
+        """Call `show(request)` now, or after the replica's next step if async_scheduling."""
         if self.service.async_scheduling:
             replica.unseen.append((show, request))
         else:
@@ -172,7 +172,7 @@ class Fleet(KVTransfers):
             scaler.changed()
 
     def _delivered(self, task: Task) -> None:
-        """Complete a request that its client has received, unless the request was aborted."""
+        """Complete a request whose client has its last token, unless it was aborted."""
         row = task.index
         if row not in self.answered:
             return
@@ -258,7 +258,7 @@ class Fleet(KVTransfers):
         return self.signals.foresee(replica, newcomer)
 
     def in_steps(self, request: Generation | None, end: float) -> float:
-        """Return how long (s) a request has taken part in steps up to `end`; None: 0."""
+        """Return the seconds of a request in steps until `end`; 0 if it has not joined."""
         if request is None or not request.started:
             return 0.0
         until = end if math.isnan(request.paused_at) else request.paused_at

@@ -38,7 +38,7 @@ from hetsim.model.record import LAUNCH_COMPLETED
 
 
 class Boundaries:
-    """Moves launches over stage boundaries to the end; then calls `launch_completed`."""
+    """Advances launches through their stages; calls `launch_completed` at the end."""
 
     def __init__(self, state: RunState, signals: Signals, received: AttainedService):
         clock, capacity, modes = state.clock, state.capacity, state.tasks.modes
@@ -311,7 +311,7 @@ class Boundaries:
         self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,
         complete: bool = False,
     ) -> None:  # fmt: skip
-        """Add stage times, energy and work (the fraction `kept`) of a launch to its tasks."""
+        """Add a launch's stage times and energy to its tasks; `kept`: share of work kept."""
         _, up, uploaded, began, computed, down = times
         detail = self.recorder.detail
         tasks = launch.tasks
@@ -375,5 +375,5 @@ def next_boundary(table: Timetable) -> tuple[float, int]:
 
 
 def _turn(parts: Sequence[Part]) -> float:
-    """Return when the next transfer on a shared path begins; inf: no transfer will."""
+    """Return when the next transfer on a shared path begins; inf: unknown, or none."""
     return min([part.at for part in parts if not (part.alone or part.begun)], default=INF)

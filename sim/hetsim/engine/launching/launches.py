@@ -77,7 +77,7 @@ class Launches(Boundaries):
         return begin
 
     def _claim_items(self, launch: Launch, table: Timetable) -> None:
-        """Pin a launch's items in device memory; evict other items if they need the room."""
+        """Pin a launch's items on its devices; evict other items if room is needed."""
         table.items = items_of(launch.tasks) if launch.fusion is None else launch.fusion.held_items
         table.stepwise = True
         table.prepared = False
@@ -118,7 +118,7 @@ class Launches(Boundaries):
             signals.slowed(launch)
 
     def retime(self, state: Any, launches: list[Launch]) -> None:
-        """Update the pending ends of launches on a device whose speed (`state`) changed."""
+        """Update the pending ends of launches on the device `state`, whose speed changed."""
         timed = [launch for launch in launches if not launch.resident]
         moved = self.speeds.retime(state, timed)
         for launch in timed:

@@ -115,7 +115,7 @@ class Sketches:
         return True
 
     def _brings(self, launch: Launch, mode: Mode) -> tuple[Moves, float] | None:
-        """Return a launch's transfers and compute seconds; None if resumed or fused."""
+        """Return a launch's transfers and compute seconds; None: resumed or several tasks."""
         tasks = launch._tasks
         if tasks is not None and (tasks[0]._history is not None or (launch.terms is None and len(tasks) > 1)):
             return None
@@ -207,7 +207,7 @@ class Sketches:
             self.clock.at(flow.until, FINISH, launch)
 
     def _ends(self, launch: Launch, flow: Flow, at: float) -> bool:
-        """Set a launch's times, as `flow` ended at `at` (s); False: they remain unknown."""
+        """Set a launch's times after `flow` ends at `at` (s); False: they remain unknown."""
         drawn: Sketch = launch.sketch  # type: ignore[assignment]
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = drawn
         if flow is down_flow:

@@ -302,7 +302,7 @@ class Queue:
             self.clock.round_due = True
 
     def join(self, task: Task) -> None:
-        """Add a request that has just arrived, if arrivals are not known in advance."""
+        """Add a request that has just arrived; for queues whose arrivals are events."""
         coming = self.coming
         assert isinstance(coming, OneByOne)
         coming.to_come -= 1

@@ -3,9 +3,8 @@
 A load sends the model in chunks over a chain of links, all of which are busy at the same time, at the rate that the
 slowest link allows; each device of a replica receives its own part.  The disk and host memory on the path keep a copy
 until a policy evicts it.  If another replica on the same node joins a load, it copies the model from host memory at the
-same time; it is loaded when both the load and its copy are complete.  If the first replica of a load is given up, the
-others begin again.  If a load copies from another replica's GPUs and that replica is given up, all replicas of the load
-begin again.
+same time; it is loaded when both the load and its copy are complete.  If the first replica of a load, or the replica
+from whose GPUs it copies, is given up, the other replicas of the load begin again.
 """
 
 import math

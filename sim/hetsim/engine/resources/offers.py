@@ -71,7 +71,7 @@ class Offers:
         self._moved.clear()
 
     def by_looking(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """Find the accelerator with most free capacity for a mode by a linear search."""
+        """Return the result of `offer_of`, the emptiest accelerator, by a linear search."""
         best, max_free = None, 0
         for number in self.capacity.nodes_in(self.capacity.mask(mode)):
             gpu = self.capacity.best_gpu(mode, self.capacity.nodes[number])

@@ -121,7 +121,7 @@ class Backlog:
             launches.pop(launch.number, None)
 
     def materialized(self, launch: Any) -> None:
-        """Move a launch to those queried one by one: from now on its times may change."""
+        """Count a launch again, as its remaining time now follows from its timetable."""
         self.ends(launch)
         self.runs(launch)
 
@@ -131,7 +131,7 @@ class Backlog:
     # Questions ------------------------------------------------------------------------------------------------
 
     def seconds(self, kind: str | None, class_: str | None, queues: Sequence[Any], residents: Iterable[Any]) -> float:
-        """Return the seconds of waiting tasks and launches; kind, class_: None for all."""
+        """Return the work (s) of waiting tasks, launches and `residents`; None: no filter."""
         now, remaining = self.state.clock._now, self.forecast.remaining_of
         _, total = self._requests(kind, class_, queues)
         for key in matching(self.waiting, kind, class_):

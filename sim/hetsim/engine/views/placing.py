@@ -27,8 +27,8 @@ class RoomIndex:
     """Nodes by the free share of their accelerators of one type, then by free cores.
 
     Nodes with equal amounts share one bitmask.  A query updates the index with the nodes that changed since the last
-    query.  Cost: O(log n) per change of n nodes; a query also visits nodes on which the mode does not fit because of
-    memory or a partition.
+    query.  Cost: O(log n) per change of n nodes; a query also examines amounts that only nodes have on which the mode
+    does not fit because of memory or a partition.
     """
 
     def __init__(self, capacity: Capacity, kind: int, whole: bool):
@@ -162,7 +162,7 @@ class NodeColumns:
                 column[number] = sums[kind] / WHOLE
 
     def fitting(self, mode: Mode) -> list[int]:
-        """Return the nodes on which a mode fits, ascending; the arrays are not refreshed."""
+        """Return the nodes on which a mode fits, ascending; columns are not refreshed."""
         return list(self._capacity.nodes_in(self._capacity.mask(mode)))
 
     def candidates(self, mode: Mode) -> np.ndarray:

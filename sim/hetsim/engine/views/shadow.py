@@ -224,7 +224,7 @@ class EarliestFit:
         return again or self._across(mode)
 
     def survives(self, task: Task, placement: Placement) -> bool:
-        """Return True if a start of `task` cannot delay the waiting task of this object."""
+        """Return True if `task`, started at `placement`, cannot delay the waiting task."""
         forecast = self.forecast
         # An end at the same time is early enough: ends come before the round.
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:

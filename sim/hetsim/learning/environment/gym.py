@@ -170,7 +170,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
 
 def space_of(episodes: Episodes) -> spaces.Space[Any]:
-    """The Gymnasium space of the observation: the default vector, or a custom one."""
+    """Return the Gymnasium space of the chosen observation (default: the vector)."""
     if (first := episodes.first) is None:
         return spaces.Box(-LIMIT, LIMIT, (episodes.layout.observation,), np.float32)
     if first.shapes is None:  # a function: its first answer tells

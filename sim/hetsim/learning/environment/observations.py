@@ -4,10 +4,9 @@ vector    the vector of `hetsim.learning.observation.window`, the input of hetsi
 dict      arrays: nodes with free resources, waiting tasks, their modes with all demands, the whole system
 graph     the same, and the task graph (tasks, links, critical paths) and data locations
 
-A custom observation is a class derived from `Observation`, or a function that returns an array.  Its argument is an
-`Acting` object, what an agent sees (`view`, `shown()`, `problem`, ...).  To register it, call
-`hetsim.register(name, item, kind="observation")`.  ScenarioError is raised if the array has another shape at a later
-step, or a value that is not a number.
+A custom observation is a class derived from `Observation`, or a function of an `Acting` object (what an agent sees:
+`view`, `shown()`, `problem`, ...) that returns an array; `hetsim.register(name, item, kind="observation")` registers
+it.  ScenarioError is raised if the shape changes from one step to another, or a value is not a number.
 """
 
 import math
@@ -364,8 +363,7 @@ def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: flo
 def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, float], Observation] | None:
     """Return a function of (problem, window, scale) that creates a run's observation.
 
-    given: a name, class or function.  None is returned for "vector", as the environment itself creates this
-    observation.  Raise UnknownName or UsageError for anything else.
+    Return None for "vector", which is built in; raise UnknownName or UsageError for an unknown or unsuitable `given`.
     """
     item: Any = given
     if isinstance(given, str):

@@ -165,8 +165,7 @@ class Comparison:
         """Compare the policies with the `base` in each group of tasks.
 
         Parameters: group: class, gpus or user; names: metrics; by default, those usual for groups.
-        Returns: one row for each metric, group and policy except the base; columns: the group, then those of the table
-            `Comparison.pairs`.
+        Returns: rows by metric, group and policy except base; columns: the group, then those of `Comparison.pairs`.
         Raises: UnknownName: a metric that has no values by group.
         """
         table = differences_of_groups(self.runs, checked(group)[0], self.base, self.confidence)

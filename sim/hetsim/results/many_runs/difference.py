@@ -150,9 +150,9 @@ class Difference:
         """Return the difference as plain values for programs.
 
         Parameters: top: maximum number of entries of "tasks".
-        Returns: {"a", "b", "column", "mean_change", "gained", "lost", "tasks": [...], "by": {...}, "first",
-            "settings"}.  "by": changes by class and by user; "first": the first decision that differs; "settings":
-            differing settings.
+        Returns: {"a", "b", "column", "common", "only_a", "only_b", "mean_change", "gained", "lost", "tasks": [...],
+            "by": {"class", "user"}, "statuses", "first", "settings", "sentences"}.  "first": the first decision that
+            differs; "settings": differing settings.
         """
         frame = self.tasks
         change = frame["change"].dropna()

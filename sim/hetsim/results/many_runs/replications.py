@@ -229,8 +229,7 @@ class Replications:
     def summary(self) -> pd.DataFrame:
         """Table: index `metric`; columns mean, sd, ci_low, ci_high (95 %), n.
 
-        `mean` and the interval are those that the method `interval` returns; `sd` is the standard deviation of the
-        metric over replications.
+        Mean and interval are those that the method `interval` returns; `sd`: standard deviation over the replications.
         """
         rows = {}
         same, frame = self.identical, self._frame()

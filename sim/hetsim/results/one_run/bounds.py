@@ -227,7 +227,7 @@ def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def _split(loads: np.ndarray, fixed: np.ndarray) -> float:
-    """Return `area_bound` (s) of two types' loads; `fixed`: tasks of one type only."""
+    """Return `area_bound` (s) for two types; `fixed`: load of tasks of one type only."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.nan_to_num(loads[:, 0] / loads[:, 1], posinf=math.inf)
     order = np.argsort(ratio, kind="stable")

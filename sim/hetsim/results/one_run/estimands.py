@@ -57,7 +57,7 @@ WEIGHTS: dict[str, Callable[[Measured], float]] = {
 
 
 def weight_of(metric: str) -> str | None:
-    """Return the count (tasks, tokens) that weights a metric's mean; None: not a mean."""
+    """Return the name of the count that weights a metric's mean; None: not a mean."""
     declared = declaration(metric)
     return None if declared is None else declared.weight
 

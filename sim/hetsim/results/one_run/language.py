@@ -77,9 +77,9 @@ def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np
 def due_times(record: Record) -> np.ndarray:
     """Return when it is known if a request meets its token limits (NaN: no limits).
 
-    This is when the last token is due: the time at which the first token is due, plus the limit per further token times
-    their number.  Without a limit for the first token, its actual time is used; if there was no first token, the end of
-    the request (rejection, failure, reneging), or inf while the request waits.
+    This is when the last token is due: the time at which the first token is due, plus the limit per further token (0
+    without one) times their number.  Without a limit for the first token, its actual time is used; if there was no
+    first token, the end of the request (rejection, failure, reneging), or inf while the request waits.
     """
     due = np.full(len(record.status), np.nan)
     for service in record.input.language:

@@ -18,7 +18,7 @@ def is_retry(record: Record) -> np.ndarray:
 
 
 def met_by_calls(rows: "TableRows", attempt_of: np.ndarray, met: np.ndarray) -> np.ndarray:
-    """Mask of rows that met a limit; all attempts of a call count in its first row."""
+    """Mask of rows that met a limit; a call's attempts count in the row of the first."""
     first = rows(attempt_of)
     by_call = np.zeros(len(attempt_of), bool)
     by_call[first[met & (first >= 0)]] = True

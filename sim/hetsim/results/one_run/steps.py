@@ -20,7 +20,7 @@ SINGLE_STEPS = 5_000_000  # Maximum number of steps timed one by one; above it t
 
 
 def steps_table(record: Record) -> pd.DataFrame:
-    """Return a table of replica events: each is a step, or several equal steps.
+    """Return a table of replica events: each is a step, or several decoding steps.
 
     Rows are in the order of their ends.  Columns: `service`, `replica` (its number), `device`; `start`, `end` (s);
     `steps` in the event; `sequences` decoded in each step, `prompt_tokens` read, `tokens` (decoded and read in all

@@ -402,7 +402,7 @@ def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np
 
 
 def due_times(record: Record) -> np.ndarray:
-    """Return each task's deadline or token limit, the earlier; NaN: none, or a retry."""
+    """Return when a deadline or token limit is due (the earlier); NaN: none or retry."""
     tasks = record.input.tasks
     due = np.full(len(tasks), np.nan) if tasks.deadline is None else tasks.deadline
     due = np.fmin(due, language.due_times(record)) if record.input.language else due

@@ -97,7 +97,7 @@ class ModeBook:
         return interned
 
     def served(self, device: DeviceType, way: VariantSpec, gpu_memory: int, batch_limit: int, several: bool) -> Mode:
-        """Return a mode of variant `way` on a device; `several`: add the variant's name."""
+        """Return a new mode of variant `way`; `several`: add the device to its name."""
         on_cpu = device.kind == "cpu"
         gpus = 0.0 if on_cpu else way.used("gpus")
         cores = (way.cpus or 1.0) if on_cpu else (way.cpus or 0.0)
@@ -163,7 +163,7 @@ class ModeBook:
         return f"{_size(mode.gpu_memory)} of GPU memory for {mode.slice or share} exceed the memory of {within}"
 
     def _parts(self, node: Node, mode: Mode) -> int:
-        """Return how many units of a mode (cores, or shares per node) fit an empty node."""
+        """Return how many cores (or node parts: 0 or 1) of a mode an empty node can run."""
         unit = mode.unit
         assert unit is not None
         if self._room(node, unit) < max(1, unit.gpus):

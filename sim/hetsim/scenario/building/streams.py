@@ -44,8 +44,8 @@ class Stages:
 class TaskStream:
     """Columns of one workload entry, in task order; codes are indexes of name lists.
 
-    `time` and `estimate` have as many columns as any task has modes, with inf beyond a task's own modes; `estimate` is
-    None if exact.  `deadline` and `patience` count seconds from the arrival.
+    `time` and `estimate` have a column per mode of the task with the most modes, and inf beyond a task's own modes;
+    `estimate` is None if exact.  `deadline` and `patience` count seconds from the arrival.
     """
 
     name: str
@@ -341,7 +341,7 @@ def check_retries(
     calls: Calls, tasks: Tasks, streams: list[TaskStream], policies: Sequence[Any], batching: Sequence[Any],
     killing: bool, context: Context,
 ) -> None:  # fmt: skip
-    """Raise ScenarioError for retries after an event that the scenario rules out.
+    """Raise ScenarioError if no cause of a client's retries can occur in the scenario.
 
     policies: policies of the whole run; batching: batching policies of the streams with a service.  A policy that may
     reject tasks has `rejects` True.  killing: True if tasks are killed at their time limits.

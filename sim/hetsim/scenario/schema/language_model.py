@@ -157,9 +157,7 @@ class LanguageModel(Profiled, Replicas):
     max_num_seqs: Degree = 256
     """Maximum number of requests in a replica. Default: 256, or less if step or max_num_batched_tokens allows less."""
     max_output_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | Literal["exact"] | None = None
-    """Maximum tokens of an answer, which each request announces; exact: each request announces its true length.
-    Default: none.
-    """
+    """Token count at which answers end, announced by requests; exact: they announce true lengths. Default: none."""
     preemption: Literal["recompute", "swap"] = "recompute"
     """Treatment of preempted requests when KV blocks run out: recompute, or swap to the host."""
     prefix_cache: Annotated[Prefixes, Short(lambda v: {} if v is True else v, {"const": True})] | None = None

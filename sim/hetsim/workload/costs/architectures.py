@@ -212,7 +212,7 @@ class Architecture(Frozen):
 
     @property
     def expert_layers(self) -> int:
-        """Number of layers that are not in `dense_layers` (in a dense model: all layers)."""
+        """Number of layers with experts (in a dense model: all layers)."""
         return self.layers - self.dense_layers
 
     @property
@@ -363,7 +363,7 @@ class Architecture(Frozen):
         return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT
 
     def stored(self, devices: int) -> int:
-        """Return KV cache bytes per token on all GPUs, in a context of `CONTEXT` tokens."""
+        """Return KV cache bytes per token of a context of `CONTEXT` tokens, on all GPUs."""
         if self.indexer is not None:  # it may choose any token
             return self.bytes_per_token * self._copies(devices)
         return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)

@@ -178,8 +178,8 @@ class KernelOccupancy:
 def occupancy(launch: KernelLaunch, peak: Peak) -> KernelOccupancy:
     """Return resident blocks per multiprocessor, like NVIDIA's occupancy calculator.
 
-    Registers are allocated per warp, and the number of warps is rounded up to the `warp_granularity` of `peak`.
-    ValueError if not even one block fits.
+    Registers of a warp are rounded up to `register_granularity`, and the number of warps whose registers fit is rounded
+    down to a multiple of `warp_granularity`.  ValueError if not even one block fits.
     """
     _require_gpu(peak)
     warps = math.ceil(launch.threads / peak.warp)

@@ -188,9 +188,10 @@ def place_scores(
 ) -> tuple[list[PlaceScore], float]:  # fmt: skip
     """Return scores of all placement rules, best first, and that of a random choice.
 
-    A placement rule explains a job if it chooses the job's recorded nodes.  If a rule ranks nodes equally, the node is
-    chosen that was used most in the half of the log from which rules are inferred.  `sizes`: GPUs (or cores) by node;
-    `warm`: earlier jobs are ignored; `key`: order of jobs that start at one instant (None: skip such jobs).
+    A placement rule explains a job if it chooses the job's recorded nodes.  Among nodes that it ranks equally, it
+    chooses the node that was used in most of such ties, in the half of the log from which rules are inferred.
+    `sizes`: GPUs (or cores) by node; `warm`: earlier jobs are ignored; `key`: order of jobs that start at one instant
+    (None: skip such jobs).
     """
     if jobs.nodes is None or len(sizes) < 2:
         return [], 0.0

@@ -31,8 +31,7 @@ class Limits:
 class Order:
     """Pairs of classes of which the first has priority, as inferred from a log.
 
-    A pair is (first, second, waiting jobs of the second that jobs of the first overtook, waiting jobs of the first that
-    jobs of the second overtook).
+    A pair: (first, second, number of waiting jobs of second that first's jobs overtook, number the other way round).
     """
 
     kind: str

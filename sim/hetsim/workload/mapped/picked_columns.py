@@ -117,7 +117,7 @@ class PickedColumns:
         return self.values(self.first_of(wanted), read)
 
     def seconds(self, wanted: Sequence[str], unit: str | None, positive: bool = True) -> list[float]:
-        """Return the first existing column of `wanted`, converted to seconds."""
+        """Return the first column of `wanted` in s; unit: from its name, else from `unit`."""
         name = self.first_of(wanted)
         return self.times(name, self.unit_of(name, unit, "--unit ms"), "a step" if positive else "")
 
@@ -235,7 +235,7 @@ class _Table:
             self.last = size
 
     def result(self, expected: bool, ranks: list[float]) -> Found:
-        """Return sizes, seconds, spreads; rows: expected time (if any), times at `ranks`."""
+        """Return sizes, seconds, spreads; `expected`: rows begin with the expected time."""
         sizes = sorted(self.rows)
         seconds, spreads = [], []
         for size in sizes:

@@ -3,8 +3,8 @@
 Rows have no header; tabs separate ten columns: job type, command, working directory, argument of the steps, needs data
 (0 or 1), steps, scale (GPUs), priority weight, SLO, arrival; or seven: job type, command, argument of the steps, needs
 data, steps, arrival, scale.  `throughputs` is a JSON file of three nested objects.  The keys of the first are GPU
-types, those of the second are jobs as "('job type', scale)".  In the third, "null" has the job's steps per second
-alone, and another job as key has the steps per second of both jobs while they share a GPU.  A job takes steps /
+types, those of the second are jobs as "('job type', scale)".  In the third, "null" is the job's steps per second
+alone, and the key of another job has the steps per second of both jobs while they share a GPU.  A job takes steps /
 throughput on each type (`gpu_time.TYPE`); it cannot run on a type with a throughput of 0.  The priority weight is the
 weight of a job; an SLO above 0 is stored unchanged in the column `slo`.  Skipped and counted: jobs whose type and scale
 are not in the table.  A type `..._unconsolidated` applies to jobs spread over more nodes than necessary; it is read

@@ -104,7 +104,7 @@ def read(
     log: JobLog, *, profiles: ExistingFolder, sizes: Sizes = "given", batch: Sizes | Literal["adaptive"] = "given",
     max_gpus: MaxGpus = MAX_GPUS, local_limits: dict[Named, Count] | None = None,
 ) -> TaskTable:  # fmt: skip
-    """Jobs of Pollux's workloads: training of an application of `profiles` on GPUs."""
+    """Jobs of Pollux's workloads: each trains an application measured in `profiles`."""
     limits = local_limits or {}
     profiled = applications(profiles, limits)
     for name in limits:

@@ -169,7 +169,7 @@ class JobLog(ReadFile):
         return self._added - 1
 
     def window(self) -> tuple[float, float]:
-        """Return `since` and `until` in log time; read all dated rows first to know its 0."""
+        """Return `since` and `until` in log time; read all rows of a dated log before."""
         zero = self.origin if not self.dated else self.first if math.isfinite(self.first) else 0.0
         bounds = []
         for key, given in (("since", self.cut.since), ("until", self.cut.until)):

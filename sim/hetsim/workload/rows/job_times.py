@@ -7,8 +7,7 @@ yields an end before the start, or a start before the submission.  The evidence,
     the order of ids    if ids increase with the submissions in the rest of the log
     the devices         the job's node (or the cluster) cannot use more devices than in the rest of the log
 
-Remarks count the times that each kind of evidence decided and the times that remain undecided.  For each count they
-name lines of the log.
+Remarks count the times that each kind of evidence decided, and the undecided times, with lines of the log as examples.
 """
 
 import re
@@ -145,7 +144,7 @@ class JobTimes:
         return times
 
     def added(self, position: int) -> None:
-        """Store the row of the job of the last call of `settle`; negative: none."""
+        """Store the row of the job last passed to `settle`; negative: it has no row."""
         if self._last is not None and position >= 0:
             self._last.position = position
             self._open.append(self._last)
