@@ -183,8 +183,9 @@ class TokensAhead:
     def response(self, task: Task) -> float:
         """Return the predicted seconds until the last token of a new request.
 
-        If the service limits the time to the first token, the result can be compared with this limit.  It is the larger
-        of the seconds until the first token, and the limit plus the predicted lateness of the last token.
+        If the service limits the time to the first token, return instead a number to compare with this limit: the
+        larger of the predicted seconds until the first token, and the limit plus the predicted lateness of the last
+        token.
         """
         service, position = self.service, task.modes_by_speed()[0]
         before = service.request_delay + self.wait()
@@ -316,12 +317,12 @@ class Adaptive(Admission):
     Decides: as `predicted_wait`, with an adaptive limit.  After each answer the limit is multiplied by exp(−gain ·
     percentile) if it was late and by exp(gain · (1 − percentile)) if it was in time: in equilibrium exactly the share 1
     − percentile of the answers is late, whatever the load and the error of predictions.  The limit stays between 1/1000
-    of the target and 4 times the target.
-    Reference: Robbins and Monro, A Stochastic Approximation Method (1951), for a quantile; as admission control with
-    feedback from measured response times: Welsh and Culler, Adaptive Overload Control for Busy Internet Servers (2003).
-    Known: the equilibrium is that of a stationary load; after a jump the limit needs about 1/(gain · percentile) late
-    answers to fall by a factor e, and longer to rise.  Weakness: it learns from answers, so it reacts one response time
-    late.  Cost: O(1) per request, the sums of `view.backlog` per task.
+    of the target and 4 times the target.  Reference: Robbins and Monro, A Stochastic Approximation Method (1951), for a
+    quantile; as admission control with feedback from measured response times: Welsh and Culler, Adaptive Overload
+    Control for Busy Internet Servers (2003).  Known: the equilibrium is that of a stationary load; after a jump the
+    limit needs about 1/(gain · percentile) late answers to fall by a factor e, and longer to rise.  Weakness: it learns
+    from answers, so it reacts one response time late.  Cost: O(1) per request of a service; for other tasks a call of
+    `view.backlog`.
 
     target: the response time to meet; default: the tasks' own deadlines.
     percentile: the share of admitted tasks that should meet the target.

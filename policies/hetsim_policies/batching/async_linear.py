@@ -136,10 +136,10 @@ class AsyncLinear(Batching):
         return high * sigma
 
     def _launch(self, count: int, queue: RequestQueue, view: View, most: int) -> Take:
-        """Launch `count` requests now; compute how many requests make the next batch full.
+        """Launch `count` requests now, and set the size at which the next batch is full.
 
-        Until batches of two sizes have been measured, batches do not overlap.  If the first two would both have the
-        maximum size (`most`), the second is halved, so that the sizes differ.
+        Until batches of two sizes have been measured, batches do not overlap.  If the first two batches would both have
+        the maximum size (`most`), the second one is halved, so that their sizes differ.
         """
         if self.first_size is None:
             self.first_size = count

@@ -138,11 +138,11 @@ class Continuous(IterationPolicy):
         return need - replica.blocks * block
 
     def _to_hold(self, request: Generation, block: int) -> tuple[int, int]:
-        """Return how many tokens a request will still store, and how many it stores then.
+        """Return the numbers of tokens that a request will still store and has stored.
 
         Both are counted after the request's next decoding step.  The first are the tokens still to be stored until the
-        answer ends (its last token is never stored).  The second are the tokens stored by then, plus block - 1, since n
-        tokens may occupy blocks of n + block - 1 tokens.
+        answer ends (its last token is never stored).  The second are the tokens stored up to that step, plus block - 1,
+        since n tokens may occupy blocks of n + block - 1 tokens.
         """
         produced = request.produced + (request.to_prefill > 0)
         more = request.longest - produced - 1
@@ -235,7 +235,8 @@ class Reservations:
     def decodes(self, request: Any, to_hold: tuple[int, int], steps: int) -> None:
         """Record that a sequence has begun to decode.
 
-        to_hold: tokens that it will still store, and tokens stored then (`_to_hold`).  steps: decoding steps so far.
+        to_hold: number of tokens that it will still store after its next decoding step, and number that it has stored
+        by then.  steps: decoding steps of the replica so far.
         """
         more, there = to_hold
         self.growth[request] = growth = (-steps - more, there - steps)
@@ -250,7 +251,8 @@ class Reservations:
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
         """Return the peak number of tokens stored from now on, if sequences join.
 
-        steps: decoding steps of the replica so far.  coming: for each joining sequence the two numbers of `_to_hold`.
+        steps: decoding steps of the replica so far.  coming: for each joining sequence, the number of tokens that it
+        will still store after its next decoding step, and the number that it has stored by then.
         """
         if self.whole_answers:
             return self.total + sum([more + there for more, there in coming])

@@ -84,7 +84,7 @@ class Elastic(Scheduler):
         self._whole = True  # true if all sizes have been whole numbers
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Return the wall-clock seconds per waiting job and round; 0 if sizes are fixed."""
+        """Return decision time (wall-clock s) per waiting job and round; 0: fixed sizes."""
         for shape in problem.tasks.shapes:
             there = [mode for mode in shape.modes if mode.type.name in problem.cluster.types]
             on_cpu = sum(mode.on_cpu for mode in there)
@@ -514,7 +514,7 @@ class SpeedupMean(Elastic):
         return float(now**self.fairness - then**self.fairness) / step.more
 
     def _fair_speed(self, task: Task) -> float:
-        """Fastest speed on up to an equal share of GPUs, else at the job's minimum size."""
+        """Fastest speed on at most an equal share of GPUs; if too few, at minimum size."""
         sizes = self.sizes(task)
         share = sum(self._total[name] for name in sizes) / self._jobs
         within = [mode for of_type in sizes.values() for mode in of_type if mode.width <= share]

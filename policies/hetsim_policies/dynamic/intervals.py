@@ -518,7 +518,7 @@ class GeneticSearch:
         return np.where(grown, random.integers(matrices, upper + 1), matrices)
 
     def _repaired(self, matrices: Matrices) -> Matrices:
-        """Cut allocations to free GPUs, allowed sizes and one multi-node job per node."""
+        """Make allocations legal: free GPUs, allowed sizes, one multi-node job per node."""
         matrices = matrices.copy()
         spread = (np.count_nonzero(matrices, axis=2) > 1)[:, :, np.newaxis] & (matrices > 0)
         matrices[spread & (np.cumsum(spread, axis=1) > 1)] = 0

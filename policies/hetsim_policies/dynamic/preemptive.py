@@ -119,7 +119,7 @@ class Srtf(PreemptiveList):
         self._ends = RunningList()  # running tasks by -end: the latest end first
 
     def rank(self, task: Task, view: View) -> float:
-        """Remaining fraction of a running task times its estimate on its best mode."""
+        """Remaining fraction of a running task × its estimate (s) in its fastest mode."""
         return part_left(task, view) * task.shortest_estimate
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:

@@ -35,7 +35,7 @@ class JobMode(NamedTuple):
 
 
 class WaitingJobs(NamedTuple):
-    """One waiting job: minimum time (s), row in the workload (`number`), task, modes."""
+    """Entry of one waiting job: minimum time (s), row (`number`), task and its modes."""
 
     time: float
     number: int
@@ -203,9 +203,10 @@ def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
 def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
     """Return candidate places on the devices of one type, for jobs to be ordered.
 
-    A place is a device and the number of jobs that run there later.  Returns two columns: number of later jobs, number
-    of the device.  Devices are sorted by when they are free.  So a place is at least as good as a place on a later
-    device with at least as many later jobs.  A place is omitted if at least `jobs` other places are as good.
+    A place is a position in the queue of a device, given by the number of jobs behind it.  Return two columns: number
+    of jobs behind, and number of the device.  Devices are sorted by when they are free, so a place is at least as good
+    as a place on a later device with at least as many jobs behind.  A place is omitted if at least `jobs` other places
+    are at least as good.
     """
     each = [min(devices, jobs // (behind + 1)) for behind in range(jobs if devices else 0)]
     return np.repeat(np.arange(len(each)), each), np.concatenate([np.arange(0), *map(np.arange, each)])

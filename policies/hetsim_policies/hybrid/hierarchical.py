@@ -205,9 +205,9 @@ class Hierarchical(Scheduler):
             self._look_at(group)
 
     def _told(self, device: Device, group: DeviceGroup) -> list[Device]:
-        """Return the group's devices that are usable only while a device is up.
+        """Return the group's devices that cannot be used while `device` is down.
 
-        They are the device itself or, for a node's cores, the node's accelerators.
+        If `device` is the cores of a node, these are the accelerators of this node; else it is `device` itself.
         """
         if device.type in group.lanes:
             return [device]

@@ -373,8 +373,8 @@ def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -
 def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> tuple[PlannedJob, PlannedJob] | None:
     """Return a planned job to take from another device, and the job as planned here.
 
-    The device that ends last is tried first, then the next to last, and so on.  Of the device's jobs that would end
-    sooner here, that one is taken with which the later end of both devices is earliest.  None: no such job.
+    The device that ends last is tried first, then the next to last, and so on.  Of its jobs that would end sooner on
+    `lane`, return the job that minimizes the later end of the two devices.  None: no such job.
     """
     now, kind = view.now, lane.device.type
     if board.separable(view):

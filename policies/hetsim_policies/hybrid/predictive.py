@@ -5,9 +5,9 @@ is measured, as the number of devices that it would keep busy, and its forecast 
 in two ways:
 
 scale    as many devices are awake as suffice, at the target utilization, for the waiting work and for the load that is
-         expected within one waking time.  This load is at least the measured load plus the forecast rise; so devices
-         for a forecast rise are awake in time, and on an unusual day the number of awake
-         devices follows the measured load (`hetsim_policies.prediction.series`).
+         expected within one waking time.  That load is the recently measured load plus the rise that is forecast (or
+         somewhat more).  So devices for a rise are awake in time, and on an unusual day the number of awake devices
+         follows the measured load (`hetsim_policies.prediction.series`).
          With the predictor `last_value` or `ewma` this is an autoscaler that only reacts; with the signal `utilization`
          it is the autoscaler of Kubernetes, which measures how busy the devices are.
 reserve  tasks of other classes may occupy only devices that the classes and services named here will not need by the
@@ -341,7 +341,7 @@ class Predictive(Scheduler):
                     self._others[task.index] = mode.type, mode.gpu_share / len(tasks)
 
     def _forget(self, task: Task, stopped: bool = False) -> None:
-        """Remove a task that no longer runs; if `stopped`, it counts as arrived already."""
+        """Remove a task that stopped or ended; a stopped one is not counted twice as work."""
         self._others.pop(task.index, None)
         self._held.pop(task.index, None)
         if not stopped:

@@ -403,7 +403,7 @@ class PlanInProgress:
         self.waiting[number] = None
 
     def placement(self, number: int, cluster: Cluster) -> Placement:
-        """Placement of a planned task, with any free cores of its node."""
+        """Return a planned task's placement; on a CPU the task may use any free cores."""
         mode, names = self.modes[number], self.steps[number].devices
         if mode.on_cpu:
             return Placement(mode, (self.lanes[names[0]].device,))

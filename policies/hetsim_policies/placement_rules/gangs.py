@@ -164,7 +164,7 @@ class Topology:
 
 
 def parts_of(cluster: Cluster) -> dict[str, np.ndarray]:
-    """Number the island, switch and node of each accelerator, over the whole cluster."""
+    """Return, by level, ids of each accelerator's island, switch, node (-1: none)."""
     widest = max((len(node.accelerators) for node in cluster.nodes), default=0)
     parts = {level: np.full((len(cluster.nodes), widest), -1) for level in ("island", "switch", "node")}
     for node in cluster.nodes:

@@ -56,8 +56,8 @@ class DotProduct(ScoredRule, _Weighing):
 
     Reference: Panigrahy, Talwar, Uyeda, Wieder, Heuristics for Vector Bin Packing (2011); Grandl et al.,
     Multi-Resource Packing for Cluster Schedulers (Tetris, SIGCOMM 2014).  Demand and free resources are fractions of
-    the largest node.  Weakness: it prefers empty nodes, as worst_fit does; it has no rule for the GPU of a fraction
-    (the fullest is used).
+    the largest node.  Weakness: it prefers empty nodes, as worst_fit does.  It does not choose among the GPUs of a
+    node: a task that needs a fraction of a GPU gets the fullest GPU that fits.
     """
 
     published = PublishedDotProduct

@@ -14,7 +14,7 @@ MEMORIES = 7  # number of means: the longest is over 64 times the time of the sh
 
 
 class Mean(NamedTuple):
-    """Mean load over recent time: observed (`value`) and forecast before (`expected`)."""
+    """Mean recent load: as observed (`value`), and as forecast earlier (`expected`)."""
 
     value: float
     expected: float
@@ -31,7 +31,7 @@ class Recent:
                 one.add(time, amount)
 
     def skip(self, count: int, time: float) -> None:
-        """Add `count` intervals up to `time` in which nothing arrived, as was forecast."""
+        """Add `count` measuring intervals up to `time` (s), with load and forecast 0."""
         for sums in self._sums:
             for one, amount in zip(sums, (1.0, 0.0, 0.0, 0.0), strict=True):
                 one.add_often(count, time, amount)

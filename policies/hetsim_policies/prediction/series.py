@@ -81,7 +81,7 @@ class Series:
         self.fallbacks += not self.predictor.own
 
     def ceiling(self) -> float:
-        """Upper bound of `demand` (load to prepare for) until work arrives; inf: unknown."""
+        """Upper bound of the load to prepare for while no work arrives; inf: unknown."""
         peak = self.peak_ceiling()
         return peak if self.predictor.flat else peak + max(peak, self._recent.ceiling)
 
@@ -114,7 +114,8 @@ class Series:
     def _demanded(self, end: float, value: float) -> float:
         """Return the load to prepare for: the measured mean load and the expected rise.
 
-        A higher forecast raises the mean, at most by a margin for noise.  end, value: last measurement (time, load).
+        If the forecast without this rise is above the measured mean, the mean is raised to it, at most by a margin for
+        noise.  end, value: last measurement (time, load).
         """
         self._recent.observe(end, value, max(0.0, self.predictor.forecast(0.0)), self._arrivals)
         measured, expected, error = self._recent.mean

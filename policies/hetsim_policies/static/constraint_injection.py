@@ -1,14 +1,14 @@
 """Constraint injection: a linear program assigns, an optimizer adds constraints.
 
-Decides where and in which order, for sequential tasks with or without a task graph, with data moved over links.  The
-assignment program of `assignment` counts work and ignores transfers.  `sharing` considers effects that are not linear
-in the assignment: tasks on one device upload a common input once; data that one task writes for another need not move
-within a device; uploads compete for links and switches; equal kernels are better launched one after the other.  From
-these effects it proposes a tree of constraints.  A child adds constraints to its parent's; siblings are alternatives in
-order of preference.  `walk` visits the tree and solves the program with the constraints from the root to a node: if it
-is infeasible, the next sibling is tried, otherwise the children.  Every solution becomes a plan, and the plan with the
-shortest simulation on the estimates is chosen.  The plans of linear_program and integer_program are always candidates,
-so the plan is never worse than these on the estimates.
+The policy decides where and in which order tasks run, for sequential tasks with or without a task graph, with data
+moved over links.  The assignment program of `assignment` counts work and ignores transfers.  `sharing` considers
+effects that are not linear in the assignment: tasks on one device upload a common input once; data that one task writes
+for another need not move within a device; uploads compete for links and switches; equal kernels are better launched one
+after the other.  To use these effects, `sharing` proposes a tree of constraints.  A child node adds constraints to
+those of its parent; siblings are alternatives in order of preference.  `walk` visits the tree and solves the program
+with the constraints from the root to a node: if it is infeasible, the next sibling is tried, otherwise the children.
+Every solution becomes a plan, and the plan with the shortest simulation on the estimates is chosen.  The plans of
+linear_program and integer_program are always candidates, so the plan is never worse than these on the estimates.
 
 Reference: Bastoul, Zhang, Razanajato, Lossing, Susungi et al., Optimizing GPU Deep Learning Operators with Polyhedral
 Scheduling Constraint Injection (CGO 2022).
@@ -303,10 +303,10 @@ class SharingTree:
             self.latency, self.pace = float(self.traffic.latency.max()), float(self.traffic.pace.max())
 
     def tree(self) -> list[ConstraintNode]:
-        """Return trees of constraints to try; each tree node groups the tasks differently.
+        """Return trees of constraints to try, which keep tasks with common data together.
 
-        A node's children have larger groups.  If some tasks should run where their data are, that constraint is the
-        parent of all groupings.
+        Each tree begins with one way to group the tasks; its deeper nodes add constraints, such as larger groups.  If
+        some tasks should run where their data are, the first tree adds this constraint to all the others.
         """
         alone = [(task,) for task in range(self.instance.size)]
         chains = [
@@ -328,7 +328,7 @@ class SharingTree:
         return ConstraintNode(name, _together(groups), tuple(below))
 
     def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield two ways to divide among accelerators the groups that are faster there."""
+        """For task groups that run faster on accelerators, yield two ways to divide them."""
         sites = self.devices
         if len(sites) < 2:
             return
@@ -400,8 +400,8 @@ class SharingTree:
     def groups(self, view: View, limit: float, given: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Merge groups of tasks with common data, the largest saving of transfers first.
 
-        view: data that count: inputs, results of one task for another (flow), or all.  limit: maximum seconds of a
-            group's work at its fastest site (cores or GPUs).  given: the groups to merge.
+        view: the data that count: inputs, flow (results that one task writes for another), or all.  limit: maximum
+        seconds of a group's work at its fastest site (a set of equal cores or GPUs).  given: the groups before merging.
         """
         merging = _Merging(
             {number: list(group) for number, group in enumerate(given)},

@@ -318,10 +318,11 @@ def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np
 def _tangents(
     points: list[np.ndarray], lanes: np.ndarray, watts: np.ndarray, min_frequency: float, count: int
 ) -> tuple[csr_array, np.ndarray]:
-    """Return constraints (matrix, limits): tangents of energy δ W max(W / L, min)².
+    """Return linear constraints (matrix, limits) that bound the energy from below.
 
-    δ: watts of the type at full speed; W: its load (work / deadline); L: its devices; min: the lowest frequency.  The
-    tangents touch at the loads of `points`.  count: number of the program's first columns, which are the fractions.
+    The energy of a device type is δ W max(W / L, min)².  δ: watts of the type at full speed; W: its load (work /
+    deadline); L: its devices; min: the lowest frequency.  The constraints are tangents of this curve at the loads
+    `points`.  count: number of the linear program's first columns, which are the fractions of tasks.
     """
     kinds = len(lanes)
     at = np.concatenate(points)

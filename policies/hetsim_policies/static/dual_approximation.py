@@ -231,10 +231,10 @@ def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float,
 def counts(part: np.ndarray, s: int) -> np.ndarray:
     """Return ⌊(s+1)x⌋/s for tasks of time x·λ, where λ is the guess of the makespan.
 
-    (s+1)x is reduced by a tolerance before it is rounded down.  Over the tasks of one device it therefore sums to less
-    than s + 1, the rounded numbers to at most s, and the results to at most 1.  s = 1 counts tasks longer than λ/2;
-    s = 2 counts a task longer than 2λ/3 as 1, and another longer than λ/3 as ½.  (Dual feasible functions: Fekete and
-    Schepers, New Classes of Fast Lower Bounds for Bin Packing Problems, 2001.)
+    (s+1)x is reduced by a tolerance before it is rounded down.  The x of the tasks of one device sum to at most 1.
+    So the reduced (s+1)x sum to less than s + 1, the rounded numbers to at most s, and the results to at most 1.
+    s = 1 counts tasks longer than λ/2; s = 2 counts a task longer than 2λ/3 as 1, and another longer than λ/3 as ½.
+    (Dual feasible functions: Fekete and Schepers, New Classes of Fast Lower Bounds for Bin Packing Problems, 2001.)
     """
     return np.maximum(np.floor(part * (s + 1) - TOLERANCE), 0.0) / s
 
@@ -276,7 +276,7 @@ class Shelves:
         return max(1, math.ceil(3 * len(self.free) * self.gpu_area / (self.guess * coarseness)))
 
     def assignment(self, units: int) -> np.ndarray | None:
-        """Return the GPU tasks at minimum CPU area; None: no schedule meets the guess."""
+        """Return a mask of GPU tasks (GPU time in `units`); None: makespan guess too low."""
         if min(self.cpu_weight, self.gpu_weight, self.gpu_area) < 0:
             return None
         unit = self.gpu_area / units
@@ -403,7 +403,7 @@ def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSide
 
 
 def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndarray) -> TwoSidedSchedule:
-    """Place tasks where they end first; if shorter, sort each side longest first."""
+    """Assign tasks by earliest finish; redo CPUs and GPUs longest first if shorter."""
     cpus, gpus = [(0.0, lane) for lane in range(m)], [(0.0, lane) for lane in range(m, m + k)]
     lanes = np.zeros(len(p), dtype=np.int64)
     cpu_times, gpu_times = p.tolist(), q.tolist()
@@ -490,7 +490,7 @@ def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int,
 def _spread(
     need: np.ndarray, tasks: np.ndarray, since: np.ndarray, arrival: np.ndarray, lanes: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Start longest tasks first (on `lanes` if given); return starts, lanes, last end."""
+    """Schedule longest tasks first; `need`: seconds, `since`: when lanes are free."""
     order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
     if lanes is None:
         starts, lanes = list_schedule(need, len(since), order, ready=arrival, since=since)

@@ -130,7 +130,7 @@ def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
 def _choose(
     time: np.ndarray, needs: np.ndarray, free: np.ndarray, capacity: np.ndarray, load: np.ndarray, budget: float
 ) -> int:
-    """Return the lane of tightest fit or, if nothing fits, of the earliest end."""
+    """Return the core or GPU of tightest fit within `budget` s, else of earliest end."""
     roomy = np.isfinite(time) & (needs <= free)
     fits = roomy & (load + time <= budget * (1 + TOLERANCE))
     with np.errstate(divide="ignore", invalid="ignore"):

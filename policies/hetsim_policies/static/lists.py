@@ -279,9 +279,10 @@ def sufferage(
 
 
 def suffering(between: Between, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return how many seconds each task loses if its best lane (or type) is taken.
+    """Return how much later (s) each task ends if it gets its second best choice.
 
-    first, second: completion of each task (column) on the first and the second lane to become free, by type (row).
+    between: choices are device types ("types"), or lanes, so that two lanes (cores or GPUs) of a type are two choices.
+    first, second: end of each task (column) on the lane of each type (row) that is free first, and on the next one.
     """
     ends = first if between == "types" else np.concatenate([first, second])
     if len(ends) == 1:  # one type: there is no other

@@ -61,7 +61,7 @@ class LinearProgram(DescendingPlanner):
 
 
 def linear_program(instance: Instance) -> tuple[Schedule, float]:
-    """Return the schedule, and a lower bound on all makespans from the first arrival."""
+    """Return a rounded schedule, and a makespan bound counted from the first arrival."""
     schedules, bound = roundings(instance)
     return schedules[0], bound
 
@@ -249,10 +249,10 @@ def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule
 
 
 def beyond_first(times: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
-    """Return the mask of pairs (task, device) that an optimal schedule never needs.
+    """Return the mask of pairs (task, core or GPU) that some optimal schedule avoids.
 
-    Any schedule can be renumbered so that the cores or GPUs of a type are in the order of their longest task.  Then the
-    i-th longest task is on one of the first i lanes of its type.
+    Equal cores or GPUs (lanes) can be renumbered by their longest tasks, longest first.  Then the i-th longest task is
+    on one of the first i lanes of its type, and the pairs with later lanes are not needed.
     """
     shortest = times.min(axis=1)
     rank = np.empty(len(times), dtype=int)
@@ -299,7 +299,7 @@ class Hlp(PlannedScheduler):
 def hlp(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
-    """Return an HLP schedule, and a makespan bound counted from the first arrival."""
+    """Return a linear program's schedule, and a makespan bound from the first arrival."""
     share, bound = graph_linear_program(times, counts, predecessors, ready)
     rows = np.arange(len(times))
     kind = share.argmax(axis=1) if len(times) else np.empty(0, dtype=np.int64)

@@ -385,8 +385,8 @@ class Climb:
     def _tried(self, plan: Plan, seed: str, ahead: bool | None) -> Found | None:
         """Simulate a plan of a fast planner, and count it as a candidate.
 
-        ahead: None keeps the plan's own copies of data; False removes them; True replaces them by prefetches.  The
-        result is None if the budget is used up, or if no prefetch would move data.
+        seed: name of the planner.  ahead: None keeps the plan's own copies of data; False removes them; True replaces
+        them by prefetches.  The result is None if the budget is used up, or if no prefetch would move data.
         """
         if (ahead and not self.moves_items) or (not self.budget.spend(1) and self.seeded < np.inf):
             return None

@@ -74,8 +74,8 @@ def roundings(
 def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.ndarray]:
     """Return the minimum deadline T for which the linear program is feasible.
 
-    The program divides the tasks among the types so that each type ends by T, and uses no time above T.  Also returns a
-    vertex of the program for this T.
+    The program divides the tasks among the types.  The work on each type must fit in T, and a task that takes longer
+    than T on a type must not use this type.  Also returns a vertex of the program for this T.
     """
     allowed = allowed_times(times, counts)
     if not len(times):

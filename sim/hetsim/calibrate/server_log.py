@@ -157,6 +157,7 @@ class Server:
 
         Positive: the simulated server is too fast.  Decoding seconds: the sum of the times between the first and the
         last token of each request.  The log from index `first` on is split into `parts` parts of consecutive requests.
+        It is simulated with the step times `times` and a constant `front_end` in seconds per request.
         """
         ttft, latency, _ = self.simulated(times, front_end)
         several = first + np.flatnonzero(self.log.output[first:] > 1)
@@ -220,7 +221,7 @@ def entry_of(path: Path) -> dict[str, Any]:
 
 
 def service_of(path: Path) -> dict[str, Any]:
-    """Return a scenario's `service:` with its profile's keys and absolute file paths."""
+    """Return a scenario's `service:` with its profile merged in and absolute paths."""
     service = dict(anchored(entry_of(path)["service"], path.parent))
     if (included := service.pop("profile", None)) is not None:  # a profile must not include another one
         beside = path.parent / included
@@ -362,8 +363,8 @@ def _late(servers: list[Server], fitted: "_Found") -> list[float]:
 def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float:
     """Return the standard deviation of log(true / fitted step time).
 
-    It includes the standard errors of the logs, the drift between runs, and `late`: the errors on requests that were
-    not used for the fit.
+    It includes the standard error of the fit to each request log, the drift between runs, and `late`: for each request
+    log, the error on requests that were not used for the fit.
     """
     weights = np.array([one.load for one in servers]) / sum(one.load for one in servers)
     errors = weights * [one.standard_error(fitted.times, fitted.front_end) for one in servers]

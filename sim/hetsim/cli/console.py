@@ -32,10 +32,10 @@ def verdict(text: str, kind: str) -> str:
 
 
 def lines(texts: Iterable[str], verdicts: Mapping[str, str] | None = None) -> None:
-    """Print data on stdout, with control characters of names as escapes.
+    """Print lines on stdout; control characters are printed as escape sequences.
 
-    verdicts: pattern -> kind of verdict, which colors text that matches; the first match counts.  Colors are added
-    last, since they would count as characters of a table.
+    verdicts: pattern -> kind of verdict, which colors text that matches; the first match counts.  `texts` must not be
+    colored already: color codes would count in the column widths of a table.
     """
     text = "\n".join(map(visible_lines, texts))
     kinds = [*(verdicts or {}).values()]
@@ -150,7 +150,7 @@ def shard_reports(to_json: bool) -> Iterator[None]:
 def making(
     directory: Path | None, otherwise: Path, cache: str | Path | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> "Iterator[TerminalBar | CaseLines | None]":
-    """Run a study as in `searching`; if a run fails, store the tables made so far."""
+    """Context of a study that saves a failed run's tables (otherwise: default folder)."""
     kept = None if cache is None else of_cache(cache)
     with keeping_partial(directory, otherwise), searching(kept, to_json, quiet, cases) as bar:
         yield bar

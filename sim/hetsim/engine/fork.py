@@ -68,7 +68,7 @@ def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
 
 
 def unchanging(state: RunState) -> dict[int, Any]:
-    """Return what forks use for an object, by its `id`: the object itself, or None."""
+    """Return the objects that forks of a run share, by `id`; None: absent in forks."""
     values = state.links.up_lines, state.links.down_lines, state.sources._block, state.sources._delivered
     return {id(state.sources.progress): None} | {id(one): one for one in values}
 
@@ -362,7 +362,7 @@ FILLS: dict[type, Fill] = {list: _extend, dict: _update}
 
 
 class Fields:
-    """The fields of a class: slots, those of a `__dict__`, and members of a list."""
+    """Copies objects of a class: their slots, `__dict__` entries, and list elements."""
 
     def __init__(self, kind: Any) -> None:
         each = [vars(base).get("__mypyc_attrs__") or vars(base).get("__slots__", ()) for base in kind.__mro__]

@@ -6,7 +6,7 @@ object, its state; for a class, its members and bases.  Modules of Python and of
 packages by their versions; a package that is installed from a local folder, or not installed at all, is the user's
 code.  Equal objects have equal digests in every process.
 
-Inputs of a run that are not such values (opened files, the environment, state in C) are reported as reasons.
+Other inputs (opened files, the environment, state in C) are reported as reasons why a digest may be incomplete.
 """
 
 import builtins

@@ -69,9 +69,10 @@ def mark_of(about: Mapping[str, Any]) -> str:
 def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *, resume: bool, fresh: bool) -> str:
     """Return the state of a sweep's folder: `new`, `same`, `extended` or `replaced`.
 
-    `same`: it has this sweep.  `extended`: it has another sweep that shares runs with this one, or a damaged mark.
-    `replaced`: it has a sweep, but `fresh` is True.  mark: the contents that `sweep.json` should have.  UsageError if
-    the folder cannot be used for this sweep; nothing is written.
+    `new`: it has no sweep.  `same`: it has this sweep.  `extended`: with `resume`, it has another sweep that shares
+    runs with this one, or its file `sweep.json` is damaged.  `replaced`: it has a sweep, but `fresh` is True.
+    about: description of this sweep.  mark: the contents that `sweep.json` should have.  UsageError if the folder
+    cannot be used for this sweep; nothing is written.
     """
     folder = Path(target)
     names = _contents(folder, target)

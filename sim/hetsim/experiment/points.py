@@ -433,9 +433,9 @@ def _changed(
 ) -> Scenario | list[Problem]:
     """Apply changes to the scenario; return the scenario, or the list of problems.
 
-    The changes of each top-level key form a part.  If all parts have occurred before, each one is validated alone and
-    cached in `parts` (which has None after its first occurrence); the cached parts are then joined to the scenario.
-    The cache is cleared above `max_parts`.
+    The changes of each top-level key form a part.  If a part occurs for the first time, all changes are validated
+    together, and `parts` gets None for each new part.  Otherwise each part is validated alone, once (the result is
+    cached in `parts`), and the parts are joined to the scenario.  The cache is cleared above `max_parts`.
     """
     alone: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():

@@ -240,7 +240,7 @@ class Estimate:
 
 
 def estimate(jobs: Sequence[RunJob], there: int, setup: Setup, workers: int, is_bound: bool = False) -> Estimate:
-    """Estimate the cost of jobs from the run times of the first, middle and last one."""
+    """Time three of a sweep's `jobs` to estimate its cost; `there`: stored runs."""
     chosen = sorted({0, len(jobs) // 2, len(jobs) - 1}) if jobs else []
     spent = []
     for number in chosen[:SAMPLES]:

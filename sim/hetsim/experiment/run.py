@@ -163,9 +163,10 @@ def run_cases(
 def whole_series(
     case: Case, goal: int, *, keep: bool = False, most: int = 0, several: bool = False, **more: Any
 ) -> Replicates:
-    """Return the object that makes `goal` replications of a case, at most `most`.
+    """Return the object that makes `goal` replications of a case, or more on request.
 
-    keep: all runs are kept in full, not only the first.  several: collect metrics in `Replications` even of one run.
+    most: number of replications to plan for if above `goal`.  keep: keep the full results of all runs, not only of the
+    first.  several: collect metrics in `Replications` even of one run.
     """
     maximum = max(goal, most)
     runs = Replications() if several or maximum > 1 else None

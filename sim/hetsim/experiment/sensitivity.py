@@ -23,7 +23,7 @@ METRICS = ("ttft_mean", "ttft_p99", ATTAINMENT)
 
 
 def sentences(sensitivity: Mapping[str, Any]) -> list[str]:
-    """Format a comparison with longer steps (`paired`) as sentences; [] if no metrics."""
+    """Return sentences on the effect of longer language model steps; [] if no metrics."""
     if not sensitivity.get("metrics"):
         return []
     parts, count = [], sensitivity["replications"]

@@ -109,7 +109,7 @@ def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | N
 
 
 def select(study: Study, race: Race, series: Mapping[str, Replicates], first: int, most: int) -> None:
-    """Run as many replications of the cases as the selection of the best case needs.
+    """Run as many replications of each case as are needed to find the best case.
 
     first, most: number of replications of the first stage, and maximum number, of each case.  Replications are examined
     in the order of their numbers, so that the selection depends neither on the workers nor on runs made before.
@@ -253,7 +253,8 @@ class Warmup:
 def shared(pilots: Sequence[Pilot]) -> Warmup:
     """Return the longest warm-up cut, so that compared cases measure the same tasks.
 
-    A case whose pilot failed for good is ignored.  If a pilot failed by chance (full disk, ...), its error is returned.
+    A case whose pilot runs failed for good is ignored.  If pilot runs failed by chance (full disk, ...), the returned
+    object contains their error.
     """
     cuts = [pilot.cut for pilot in pilots if pilot.cut is not None]
     again = [pilot.error for pilot in pilots if pilot.error is not None and not pilot.error.lasting]

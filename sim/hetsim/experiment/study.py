@@ -59,7 +59,7 @@ class Case:
 class Replicates:
     """The replications of one case.
 
-    taken       outcomes that count, by number of the replication
+    taken       outcomes in the order of replications; an outcome that comes early is added after its predecessors
     goal        number of replications that are needed in any case; a stopping rule may request more
     likely      number of replications that may turn out to be needed; idle workers run these ahead
     runs        metrics of the replications; None if neither the stopping rule nor the caller needs them
@@ -212,7 +212,7 @@ class Study:
         return None
 
     def _hand_out(self, series: Replicates) -> Place | None:
-        """Return the next replication to run; None if it was in the store and was added."""
+        """Return the next replication to run, or count its stored result and return None."""
         number = series.sent
         series.sent += 1
         outcome = None

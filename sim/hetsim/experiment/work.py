@@ -99,7 +99,7 @@ class RunOutcome:
         return replace(self, values=Packed(self.values))
 
     def only(self, figures: Sequence[str]) -> "RunOutcome":
-        """Return the outcome with only these metrics and the counts that weight means."""
+        """Return the outcome with only these metrics, and the counts that weight them."""
         if not figures or self.values is None:
             return self
         wanted = needed_for(figures)

@@ -105,8 +105,8 @@ def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contenti
 def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
     """Return max-min fair shares of a link by job (row) and number n of other senders.
 
-    The n other senders are a mean of all other jobs, weighted by `mix`.  share, caps: fraction of the link that a job
-    uses alone, and that it can use at most next to n others (column).
+    Each of the n other senders is modeled as the mean of all other jobs, weighted by `mix` (one weight per job).
+    share, caps: fraction of the link that a job uses alone, and that it can use at most next to n others (column).
     """
     count = len(share)
     others = np.arange(count)

@@ -216,7 +216,7 @@ class TrainingMachine:
         return capped(self.inside, self.beyond)
 
     def used(self, cards: int) -> float:
-        """Return the fraction of a node's network cards in use by `cards` sending GPUs."""
+        """Return the share of network cards in use if `cards` GPUs send, on one card each."""
         return min(cards, self.cards) / self.cards
 
     def excess(self, size: float) -> float:

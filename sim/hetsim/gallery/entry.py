@@ -61,7 +61,7 @@ class Entry:
     def scenario_of(self, given: str | None, key: Key) -> Path | str:
         """Return a scenario by its file, relative to the entry's folder, or by name.
 
-        given: file or name in the entry; None: the file with the folder's name, next to it.  key: place of an error.
+        given: file or name in the entry; None: FOLDER.yaml next to the entry's folder.  key: place of an error.
         """
         if given is None:
             scenario = self.folder.parent / f"{self.folder.name}.yaml"
@@ -189,7 +189,7 @@ class Entry:
     def cases(self, chosen: Mapping[str, list[str]] | None = None) -> Iterator[TableCase]:
         """Yield the cases of all tables of this entry.
 
-        chosen: values by axis; then only cases of tables with these axes that have one of the values.
+        chosen: values by axis (None: all); only tables with all these axes are used, and only cases with chosen values.
         """
         for number, table in enumerate(self.expected.tables):
             if all(axis in table.axes for axis in chosen or {}):

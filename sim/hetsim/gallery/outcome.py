@@ -42,10 +42,11 @@ class Outcome:
     recorded: pd.DataFrame
 
     def comparison(self) -> pd.DataFrame:
-        """Return one row per figure of the authors and per extra case, in order.
+        """Return one row per published figure and per extra case, in order.
 
-        Columns: table, the axes, value, paper, paper_deviation, hetsim, deviation, runs, difference, allowed, within;
-        hetsim is NaN and within missing if a case was not run.
+        Columns: table, the axes, value, paper (published figure), paper_deviation, hetsim (simulated figure),
+        deviation, runs, difference (hetsim - paper), allowed (maximum difference), within (True if in tolerance).  If a
+        case was not run, hetsim is NaN and within is missing.
         """
         tables = enumerate(self.entry.expected.tables)
         return pd.DataFrame([row for number, table in tables for row in self._rows(number, table)])
@@ -91,7 +92,8 @@ class Outcome:
 def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
     """Return mean and standard deviation of a value in the paper's data.
 
-    For a value that is compared task by task, the measured value counts equal tasks: return the number of tasks, and 0.
+    If the value is compared task by task, hetsim's value is the number of tasks that agree; the mean here is then the
+    number of all tasks, and the deviation 0.
     """
     if value.column is not None:
         return float(len(figures)), 0.0

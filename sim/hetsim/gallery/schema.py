@@ -114,7 +114,7 @@ class WideFigures(Model):
 
 
 class FiguresTable(Model):
-    """One table of the authors' figures, and how hetsim measures the same values."""
+    """A table of a paper's published figures, and how hetsim measures the same values."""
 
     name: Name  # name of the table, unique in the entry
     title: str = ""  # title of the table

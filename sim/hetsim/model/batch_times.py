@@ -63,7 +63,7 @@ class StageTable:
     _known: dict[int, float] = field(default_factory=dict, repr=False)
 
     def above(self, floor: float) -> "StageTable":
-        """Return a copy with this `floor`: the seconds of a batch that every size takes.
+        """Return a copy with this `floor`: the part of batch seconds common to all sizes.
 
         The measured times stay the same; the floor is only used if `between` is "power".
         """
@@ -77,7 +77,7 @@ class StageTable:
 
     @property
     def fixed(self) -> float:
-        """Seconds of a batch of one, which stand for the constant part of the table."""
+        """Seconds of a batch of one task, used as the constant part of the stage time."""
         return self.seconds_for(1)
 
     @property
@@ -115,7 +115,7 @@ class StageTable:
         return seconds[low] + slope * (count - sizes[low])
 
     def _by_power(self, count: int, high: int, seconds: Sequence[float]) -> float | None:
-        """Apply the power law of entries `high` - 1 and `high`; None if one is <= `floor`."""
+        """Return seconds by a power law through entries `high` - 1, `high`; None: no fit."""
         first, last = seconds[high - 1] - self.floor, seconds[high] - self.floor
         if min(first, last) <= 0:
             return None

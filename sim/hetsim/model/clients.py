@@ -146,13 +146,14 @@ class Clients:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """The attempts of all calls, by task row; retries and hedges arrive when sent.
+    """Columns about the attempts of client calls: first tries, retries and hedges.
 
-    `whose`: index in `clients`, -1 for a task that is not an attempt; `attempt_of`: row of the first attempt of the
-    same call, -1 for a task that is not an attempt; `following`: row of the next attempt, -1 if there is none (a try's
-    hedges come before the next retry); `number`: number of earlier attempts of the same call;
-    `bucket`: number of the retry budget of the call; `drawn`: random factor (jitter) of the wait before this attempt;
-    `timeout`: drawn seconds, None if timeouts are not drawn.
+    Each attempt is a task with its own row; retries and hedges arrive when the client sends them.  `whose`: index in
+    `clients`, -1 for a task that is not an attempt; `attempt_of`: row of the first attempt of the same call, -1 for a
+    task that is not an attempt; `following`: row of the call's next attempt, -1 if there is none (a try's hedges come
+    before the next retry); `number`: number of earlier attempts of the call; `bucket`: number of the retry budget of
+    the call; `drawn`: random factor (jitter) of the wait before this attempt; `timeout`: drawn seconds, None if
+    timeouts are not drawn.
 
     In a chain of services an attempt makes a call of the next stage: `child` is the first row of this call (-1: none);
     `parent`, by the first row of a call, is the attempt that makes the call (-1: an outside client).  Both are None

@@ -38,7 +38,7 @@ class StageTime:
 
 
 class BatchTimes(NamedTuple):
-    """Seconds of the stages of a launch that is alone on links and engines."""
+    """Seconds of a launch's stages if no other launch uses its links or devices."""
 
     upload: float
     compute: float
@@ -67,7 +67,7 @@ class SpanSpeeds:
     rack: Part = field(default=1.0, metadata=OPTIONAL)
     """Rate within one rack. Default: the rate of `node`."""
     cluster: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate across racks. Default: the rate of `rack`."""
+    """Rate of a gang across racks, relative to the mode's time. Default: the rate of `rack`."""
 
     @classmethod
     def given(cls, **rates: float) -> SpanSpeeds:
@@ -142,7 +142,7 @@ class Stopping:
     state: Bytes = 0
     """Bytes of state that are moved to the host and back."""
     interval: Seconds = math.inf
-    """Computed time between checkpoints, from which tasks resume after a fault. Default: only a stop saves work."""
+    """Computing time between checkpoints, from which tasks resume after a fault. Default: only a stop saves work."""
     block: Seconds = 0.0
     """Length of a kernel's blocks: drain and flush stop a kernel only between two blocks. Default: at any time."""
     idempotent: bool = False

@@ -100,7 +100,7 @@ class Sharing:
     """For mig: the time until newly cut slices can be used."""
     pairs: tuple[tuple[str, str, float], ...] = field(default=(), metadata=NO_KEY)
     recut: Literal["empty", "idle"] = "empty"
-    """For mig: when a GPU may change its layout: only when empty, or also its idle slices next to busy ones."""
+    """For mig: a GPU may change its layout only when no slice is used (empty), or also in idle slices (idle)."""
 
     def check(self) -> None:
         """Raise KeyProblem unless `switch_cost` is at least 0 and below 1."""
@@ -232,8 +232,9 @@ class DeviceType:
     """Number of streaming multiprocessors, for work given as kernels. Default: the number of the known device with the
     name of this type."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
-    """Price of each device (for a CPU: of each core), as 2.5/h or with up and asleep. Default: the price in
-    cluster.prices, else nothing."""
+    """Price of each device (for a CPU: of each core): one price such as 2.5/h, or separate prices with the keys up
+    and asleep. Default: the price in cluster.prices, else nothing.
+    """
     peak: object | None = None
     """Peak rates of each device (for a CPU: of a core), for work and profiles: figures, or the name of a known device
     such as h100. Default: looked up by the name of the type."""

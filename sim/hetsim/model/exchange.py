@@ -25,7 +25,7 @@ def link_names(cluster: Cluster) -> list[str]:
 
 
 def link_rates(cluster: Cluster) -> list[float]:
-    """Return the rates of `link_names` (of a link of a node: in its slower direction)."""
+    """Return the bytes/s of all links: nodes' (slower direction), then racks' uplinks."""
     own = [min(node.spec.network.upload, node.spec.network.download) for node in cluster.nodes]
     return own + list(cluster.fabric.uplinks.values())
 
@@ -175,7 +175,7 @@ class Exchange:
         return [numbers.get(node.spec.rack) for node in self.cluster.nodes]  # type: ignore[arg-type]
 
     def rate(self, devices: Sequence[Device]) -> float:
-        """Return the rate (1: nominal) on these devices if their links are not shared."""
+        """Return the training speed on these devices without link sharing (1: nominal)."""
         seconds = self.profile_of(devices).seconds
         if abs(seconds - self.nominal) <= ROUNDING * self.nominal:
             return 1.0
@@ -191,7 +191,7 @@ class Exchange:
         return self.on(tuple(nodes))
 
     def on(self, nodes: tuple[int, ...]) -> TrafficProfile:
-        """Return the traffic of a step on these nodes, in the order of the ranks."""
+        """Return the traffic of a training step on these nodes, in the order of the ranks."""
         if (profile := self._profiles.get(nodes)) is None:
             if len(self._profiles) > KNOWN:
                 self._profiles.clear()
@@ -217,7 +217,7 @@ class Exchange:
         return TrafficProfile(self.compute, self.filling, tuple(phases), bytes=sent, across=across)
 
     def _crossing(self, phase: Phase, nodes: tuple[int, ...]) -> dict[int, tuple[float, float]]:
-        """Return by rack uplink the bytes that set the phase's duration, and all bytes."""
+        """Return a phase's bytes by rack uplink: twice the busier direction, and in total."""
         uplinks = [self._uplink[node] for node in nodes]
         if len(set(uplinks)) == 1:
             return {}

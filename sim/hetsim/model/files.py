@@ -86,7 +86,7 @@ def package_table(module: str, name: str) -> dict[str, Any]:
 
 
 def watch_opens(reason: str = "code") -> None:
-    """Record all files but code that this process reads from now on; `reason`: why."""
+    """Record each file that is read from now on, except code; reason: key to end this."""
     _add_hook()
     watching.add(reason)
 

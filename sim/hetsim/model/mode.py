@@ -100,7 +100,8 @@ class Mode:
     def stages(self, size: int, own: float, left: float = 1.0) -> BatchTimes:
         """Return the seconds of upload, compute and download of a launch of `size` tasks.
 
-        Transfers of bytes are excluded.  own: sum of tasks' remaining compute seconds; left: largest fraction left.
+        Upload and download include only the stated stage times, not the transfer of the tasks' bytes.  own: sum of the
+        tasks' remaining compute seconds; left: largest remaining fraction of a task (1: nothing is done yet).
         """
         if self.on_cpu:
             return BatchTimes(0.0, self.computing(size, own, left), 0.0)
@@ -109,7 +110,7 @@ class Mode:
 
     @property
     def min_base(self) -> float:
-        """Minimum compute seconds of a launch of any size, tasks' own times excluded."""
+        """Minimum, over batch sizes, of the seconds that a launch adds to tasks' times."""
         return self.single if self.table is None else self.table.min_seconds(self.batch_limit)
 
     @property

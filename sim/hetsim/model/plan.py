@@ -19,9 +19,9 @@ PLANNED_MAKESPAN = "planned_makespan"
 class Placement:
     """A mode and the devices on which it runs.
 
-    A CPU launch has one device for each of its nodes, its CPU.  `parts` are the thousandths of cores that the launch
-    occupies on each of several nodes; by default equal parts.  `cores` names the cores of a launch on one node, if a
-    plan requires particular cores.
+    For a launch on CPUs, `devices` has one entry for each node: the CPU of that node.  If it runs on several nodes,
+    `parts` has the thousandths of cores that it occupies on each of them; by default the parts are equal.  `cores`
+    names the cores of a launch on one node, if a plan requires particular cores.
     """
 
     __slots__ = ("mode", "devices", "cores", "parts")
@@ -70,7 +70,7 @@ class Placement:
 
 
 def host_part(mode: Mode, count: int) -> tuple[int, int]:
-    """Return millicores and memory that `count` of the mode's GPUs need on their node."""
+    """Return the millicores and bytes that `count` GPUs of a mode need on their node."""
     if count >= mode.gpus:  # all accelerators of the launch, or a CPU mode
         return mode.millicores, mode.memory
     return math.ceil(mode.millicores * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)

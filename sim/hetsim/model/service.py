@@ -66,7 +66,7 @@ class ReplicaStart:
     fixed: Seconds = 0.0
     """Time before the weights begin to load: start of container, process and engine."""
     warm: Seconds | None = None
-    """Value of `fixed` on a node where the service already had a replica. Default: `fixed`."""
+    """Time before the weights load on a node where the service already had a replica. Default: `fixed`."""
     sources: tuple[str, ...] = field(default=("host",), metadata={"alias": "from"})
     """Where weights come from, by preference: gpu (of another replica on the node, over nvlink), host, disk, or the
     name of a store. Default: host."""

@@ -57,7 +57,7 @@ class LinearSteps:
         return self.prefill.seconds_for(prompt_tokens) - self.fixed if prompt_tokens else 0.0
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """Return a step's seconds; `context`: total tokens of the decoding `sequences`."""
+        """Return a step's seconds; context: tokens of all `sequences`; attended: not used."""
         decoding = self.decodes(sequences) + self.per_context_token * context
         return self.fixed + self.reads(prompt_tokens) + decoding
 

@@ -194,7 +194,7 @@ def compared_pictures(found: Comparison, to: Markup) -> str:
 
 
 def _walked(found: Comparison) -> tuple[str, bytes]:
-    """Return HTML to explore tasks of the policies with lowest means, and its data."""
+    """Return HTML to explore the tasks of up to `MAX_RUNS` policies, and its data."""
     order = list(map(str, found.runs))
     if DEFAULT_METRIC in found.metrics and len(order) > MAX_RUNS:
         means = dict(zip(found.table.index, found.table[DEFAULT_METRIC, "mean"].astype(float), strict=True))

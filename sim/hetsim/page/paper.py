@@ -136,7 +136,7 @@ def _runs(outcome: Outcome) -> list[Result]:
 
 
 def _scenarios(outcome: Outcome, source: Path, runs: list[Result]) -> list[Any]:
-    """Return scenarios with all policies and readers used, to look up references."""
+    """Return the scenarios of the results, from which the works to cite are found."""
     scenarios: list[Any] = [parse_yaml(run.name, run.scenario) for run in runs if run.scenario is not None]
     if isinstance(outcome, Sweep):
         texts = [written(str(label)) for label in outcome.table["policy"].unique()]

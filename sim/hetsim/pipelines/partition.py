@@ -145,13 +145,13 @@ class _Room:
     devices: int
 
     def allows(self, replicas: int, used: int) -> np.ndarray:
-        """Return which stages fit in memory; used: devices up to and including the stage."""
+        """Return which stages fit in memory; used: devices of a stage and all before it."""
         return self.stages.needed(replicas, self.devices - used) <= self.memory
 
 
 @dataclass(frozen=True)
 class _Solved:
-    """By parts used and layers [i, j]: best time, last cut or -1, parts of last stage."""
+    """Best splits of layers [i, j], by parts used: time, last cut or -1, last parts."""
 
     best: list[np.ndarray]
     cut: list[np.ndarray]
@@ -162,11 +162,11 @@ def _level(
     cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: NetworkLevel, within: int, last: bool, activations: bool,
     replication: bool, room: _Room | None = None,
 ) -> _Solved:  # fmt: skip
-    """Minimize the slowest stage's time, for all layers [i, j] and numbers of parts.
+    """Find the fastest pipelines for all ranges of layers and all numbers of parts.
 
-    A part is one device, or a group of the inner level.  times, weights: seconds and weights of stage [i, j] on one
-    part.  within: number of devices or groups in a part, which share the gradient reduction.  last: True for the
-    outermost level: it begins with the first layer.
+    A part is one device, or a group of the inner level; the slowest stage's time is minimized.  times, weights: seconds
+    and weights of layers [i, j] as a stage on one part.  within: number of devices or groups in a part, which share the
+    gradient reduction.  last: True for the outermost level: it begins with the first layer.
     """
     n = len(cuts.sets)
     measured = np.isfinite(times)
@@ -230,9 +230,9 @@ def unlike_partition(
     pass alone.  The latency of an item is the sum of its stages and transfers, at most `deadline`.  Devices may remain
     unused.  A transfer uses the path between two groups (`ways`; default: the slower of their links), in parallel over
     the smaller of the two numbers of replicas.  A stage that needs more than the memory of its devices is not a
-    candidate.  The result is exact for an order of the groups.  With `reorder`, up to `ORDERS_OF` groups are tried in
-    all orders, more groups in orders by speed improved by a local search.  Raise NothingMeets, with the limit and the
-    best possible value, if no plan meets the deadline or fits.
+    candidate.  For a given order of the groups the result is exact.  With `reorder`, all orders are tried if there are
+    at most `ORDERS_OF` groups; for more groups, a local search starts from orders by speed and from the given order.
+    Raise NothingMeets, with the limit and the best possible value, if no plan meets the deadline or fits.
     """
     _check_size(cuts)
     search = _Unlike(cuts, inference, replication, ways)
@@ -357,7 +357,7 @@ class _Unlike:
         return np.where(self.cuts.crossing > 0, way.latency + seconds, 0.0) if way.latency else seconds
 
     def _sent(self, way: StageWay, shared: int) -> np.ndarray:
-        """Return, by cut, the minimum seconds between items sent by `shared` device pairs."""
+        """Return, by cut, the seconds per item if `shared` device pairs send in turn."""
         if way.latency == 0 and way.together == math.inf:
             return (1 if self.inference else 2) * self.cuts.crossing / (way.rate * shared)
         together = (1 if self.inference else 2) * self.cuts.crossing / way.together

@@ -207,7 +207,7 @@ def _planned(
 
 
 def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> list[_Place]:
-    """Return groups of equal accelerators: of one node, or of nodes with one each."""
+    """Return groups of equal accelerators: in a node, or on nodes that have just one."""
     measured = cuts.layers[0].on or {}
     general = any(one.seconds for one in cuts.layers)
     types = [one for one in context.cluster.types.values() if one.kind != "cpu"]

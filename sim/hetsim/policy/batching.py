@@ -96,7 +96,7 @@ class Counter:
         self.asked = False
 
     def due(self, now: float, releases: int) -> bool:
-        """Return True if the policy must be called again; `releases`: see `Changes`."""
+        """Return True if the batching policy is due; releases: capacity releases so far."""
         queue = self.queue
         if not (waiting := len(queue)):
             self.until, self.count, self.asked = math.inf, 1, False

@@ -273,7 +273,7 @@ class Changes(Protocol):
 
     @property
     def launches(self) -> int:
-        """Counter of started launches; running launches change only with it or `releases`."""
+        """Number of starts; while it and `releases` are fixed, no launch starts or ends."""
 
     @property
     def steady(self) -> bool:
@@ -333,7 +333,7 @@ class View(Protocol):
         """Return the first devices on which a mode (and a task's data) fits now, or None.
 
         node: only on this node.  among: only on some nodes: a bitmask (bit n is node n), or, for a gang, a mapping of
-        each node to the exact amount there: GPUs, thousandths of cores, or 1 for one of several equal parts.
+        each node to the exact amount there: GPUs, thousandths of cores, or 1 if the gang has equal parts, one per node.
         by="load": for a mode of one whole device, the device with the fewest launches in flight; at ties, a device that
         has the data.  by="tightest" or "roomiest": for modes of whole accelerators or cores, the node with the smallest
         or largest free share of accelerators of this type, then of free cores; where the data is does not matter.
@@ -356,7 +356,7 @@ class View(Protocol):
         """
 
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
-        """Return True if a placement has room for the task's data and its own memory."""
+        """Return True if a placement has room for the tasks' data and the launch's memory."""
 
     def over_limit(self, task: Task) -> bool:
         """Return True if only a limit of its partition prevents the task's start."""
@@ -431,7 +431,8 @@ class View(Protocol):
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
         """Return the estimated compute seconds of waiting and running work.
 
-        kind: only tasks whose fastest mode is on this type.  class_: only this class.  own: no language-model requests.
+        kind: only tasks that run on this device type, or that wait and are fastest on it.  class_: only this class.
+        own: leave out language-model requests.
         """
 
     def request_mix(self) -> Mapping[Shape, int]:
@@ -469,11 +470,11 @@ class View(Protocol):
         coming: arrivals that the policy imagines: pairs of a time and an earlier task, which the new task copies; not
         allowed with task graphs, shared data and requests.
 
-        ratios: ratios of true to estimated time of tasks that have ended.  Each task takes its estimate times one of
-        these ratios, drawn with `seed`; a running task gets a ratio that is possible given its elapsed time.
+        ratios: true time divided by estimated time, of tasks that have ended.  Each task takes its estimate times one
+        of these ratios, drawn with `seed`; for a running task only ratios that fit its elapsed time are drawn.
 
-        expected: function that gets the table of tasks as the policy knows it, and returns by row the expected fraction
-        of the estimate; `ratios` are then true times divided by expected times.
+        expected: function that gets the table of tasks as the policy knows it, and returns for each row the expected
+        true time divided by the estimate; `ratios` are then true times divided by expected times.
 
         If `scheduler` is a field of the policy, which must have passed its hooks on to it, the copy has its state; any
         other scheduler is first notified of the waiting tasks.  UsageError for language models and for schedulers that

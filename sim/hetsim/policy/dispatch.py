@@ -18,8 +18,9 @@ from hetsim.policy.decisions import Decision, Pause
 
 IDLE, FRESH, ANSWERED, ASKED, DELAYED = range(5)
 """State of a service.  IDLE: no request waits; FRESH: its policy must be called for any offer of a device; ANSWERED:
-its policy declined the offer `LikeServices.passed`, and need not be called for it again; ASKED: it declined another
-offer, and is called again after a release; DELAYED: it waits for a time or for requests, whatever device is offered."""
+its policy declined the offer stored in `LikeServices.passed`, and need not be called for an equal one; ASKED: it
+declined another offer, and is called again after a release; DELAYED: it waits for a time or for more requests, whatever
+device is offered."""
 
 
 EMPTY = (-1, 0)  # the offer of any device on which nothing runs: all of them are equivalent

@@ -43,7 +43,7 @@ class ExternalProgram:
 
     @classmethod
     def given(cls, command: str | Sequence[str] | None, folder: str | Path | None = None) -> "ExternalProgram | None":
-        """Return the program of two options, None if both are None; or raise UsageError."""
+        """Return the program (None if both options are None); UsageError: wrong options."""
         try:
             words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(map(str, command or ()))
         except (TypeError, ValueError) as error:

@@ -137,7 +137,7 @@ class IterationPolicy:
         raise NotImplementedError
 
     def queued(self, replica: Replica, request: Generation) -> None:
-        """Hook for `by_client`: a request begins to wait, and is not in `heads` yet."""
+        """Hook if `self.by_client`: a request begins to wait, not yet in `replica.heads`."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
         """Hook: a request joins the replica, or its KV transfer to the replica begins."""
@@ -146,7 +146,7 @@ class IterationPolicy:
         """Hook: from now on a request decodes in each decoding step, until it leaves."""
 
     def request_left(self, replica: Replica, request: Generation, over: bool) -> None:
-        """Hook: a request that had joined a replica leaves it; called only with `follows`.
+        """Hook: a request that had joined leaves the replica; called if `self.follows`.
 
         over: True if the request has ended; False if it is preempted, goes to another replica, or the replica fails.
         """

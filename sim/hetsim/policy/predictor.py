@@ -53,14 +53,14 @@ class Predictor:
         return math.inf
 
     def skip(self, count: int, time: float) -> None:
-        """Observe `count` zeros at equal intervals up to `time`; needs a `ceiling` near 0."""
+        """Observe `count` evenly spaced zeros up to `time`; only if forecasts are near 0."""
         self.gap = (time - self.time) / count
         self._pass_over(count, time)
         self.time, self.last = time, 0.0
         self.seen += count
 
     def _pass_over(self, count: int, time: float) -> None:
-        """Hook that processes `count` zeros; called before `time`, `last`, `seen` change."""
+        """Hook: process `count` values of 0, before `skip` updates time, last and seen."""
 
     def _learn(self, time: float, value: float) -> None:
         """Subclass hook: learn an observation; self.time, gap, last and seen include it."""

@@ -21,8 +21,8 @@ class PreemptiveList(ListScheduler):
 
     The least urgent tasks are stopped first, and only as many as the head needs; none, if stopping all would not
     suffice.  Stopped tasks wait again, with their work kept.  Tasks that are not preemptible continue.  Cost: for a
-    head that does not fit but might displace a running task, one pass over the running tasks until resources become
-    free.
+    head that does not fit but might displace a running task, one pass over the running tasks.  If the pass finds too
+    few tasks to stop, it is usually repeated only after resources are released or another task starts.
     """
 
     def __init__(

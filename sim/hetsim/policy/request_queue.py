@@ -60,7 +60,7 @@ class RequestQueue(Protocol):
         """Return the estimated stage times of a batch of this size at a placement."""
 
     def first(self, count: int, size: int | None = None) -> Requests:
-        """Return the oldest `count` requests, to be launched as a batch of `size`."""
+        """Return the oldest `count` requests as a batch; size: its padded size, if larger."""
 
     def tasks(self) -> Sequence[Task]:
         """Return the requests as task objects, created on first use; linear."""

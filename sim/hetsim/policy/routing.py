@@ -101,9 +101,9 @@ class Routing:
 class KeptModel:
     """The model of the service `name` in host memory, on a disk or in idle GPUs.
 
-    `loaded`: time at which it was stored there (in GPUs: at which the replica started there).  `used`: time of the last
-    load from there; before any load `loaded` (in GPUs: time since which the replica is idle).  `uses`: number of loads
-    from there.
+    `loaded`: time at which the model was stored there (in GPUs: at which the replica started).  `used`: time of the
+    last load from there, or `loaded` if there was none (in GPUs: time since which the replica is idle).  `uses`: number
+    of loads from there.
     """
 
     name: str

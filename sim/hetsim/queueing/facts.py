@@ -459,7 +459,7 @@ class Facts:
         self.suppose("tasks do not slow each other down", alone, "cluster.nodes.gpus.sharing", kind.kind)
 
     def one_by_one(self, blind: bool = True) -> str:
-        """Check `order(blind)`, and one undisturbed launch per device; return the order."""
+        """Check that a device runs one task at a time; check and return `order(blind)`."""
         self.undisturbed()
         order = self.order(blind)
         self.one_in_flight()
@@ -480,7 +480,8 @@ class Facts:
     def one_gpu(self, load: float, soft: bool = False) -> None:
         """Check for one GPU with enough memory and streams for all tasks in the system.
 
-        load: that of the GPU; P(more tasks than fit) must be below 1e-6.  soft: else the match is only approximate.
+        load: utilization of the GPU.  Memory and streams are enough if P(more tasks than fit) is below 1e-6.  soft: if
+        they are not, the model still matches, but only approximately.
         """
         mode: Any = self.mode
         text, holds = "there is one GPU, and a task has all of it", self.servers == 1 and mode.whole_devices

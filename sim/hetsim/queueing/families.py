@@ -18,7 +18,7 @@ def moves_data(facts: Facts) -> bool:
 
 
 def sized_tasks(facts: Facts) -> bool:
-    """Return True if all keys are covered, tasks share one mode, and times are drawn."""
+    """Check that all scenario keys are covered, tasks share a mode, times are random."""
     return facts.recognized & facts.one_way() and facts.sizes_known()
 
 
@@ -98,7 +98,7 @@ def predicted_rows(figures: Mapping[str, float | None]) -> list[PredictedRow]:
 
 
 def matched_with_loss(facts: Facts, model: str, line: Prediction, tails: bool) -> Match:
-    """Return the match for a model that loses tasks; `tails`: include its percentiles."""
+    """Return the match of a loss model; line: its prediction; tails: with percentiles."""
     return matched(facts, model, line, rows_of(facts, line, line.throughput * facts.law.mean, tails, loss=True))
 
 

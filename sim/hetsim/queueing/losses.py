@@ -89,7 +89,7 @@ def tries_again(facts: Facts, model: str) -> Match:
 
 
 def copies(facts: Facts, _: str) -> Match:
-    """Match redundancy: copies to all servers (M/M/1), or to the queues of d servers."""
+    """Match copies of tasks on all servers (which act as one: M/M/1), or on d servers."""
     first, *others = (entry.clients for entry in facts.model.workload)
     hedge: Any = first.hedge if first is not None and others.count(first) == len(others) else None
     key, apart = "workload.0.clients.hedge", hedge is not None and hedge.apart
@@ -185,7 +185,7 @@ def work_limit(facts: Facts, model: str) -> Match:
 
 
 def _one_server(facts: Facts, blind: bool) -> tuple[str, Law]:
-    """Require M/M/1 (`blind`: any order blind to sizes); return its order and service."""
+    """Require M/M/1; return its order and service time.  blind: as in `Facts.order`."""
     understood = facts.arrivals() & sized_tasks(facts)
     order = facts.one_by_one(blind)
     single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))

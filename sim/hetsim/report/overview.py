@@ -302,7 +302,7 @@ def remarks(outcome: Outcome) -> list[str]:
 
 
 def _untold(warnings: Iterable[str]) -> list[str]:
-    """Return the warnings except those on unproven plans, which the report shows."""
+    """Drop warnings about unproven plans, which the report shows in another place."""
     return [text for text in warnings if NOT_PROVEN not in text]
 
 
@@ -344,7 +344,7 @@ def _ranges(texts: list[str]) -> str:
 
 
 def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
-    """Return warnings of all policies, by policy and kind; merged if all are equal."""
+    """Return warnings, each with its policy; one that all policies have appears once."""
     many = [run for run in runs.values() if isinstance(run, Replications) and len(run) > 1]
     said: dict[str, list[str]] = {}
     for label, run in runs.items():

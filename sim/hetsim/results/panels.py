@@ -212,7 +212,7 @@ class Picture:
 
 
 def time_axis(low: float, high: float, label: str = "time", means: np.ndarray | None = None) -> Axis:
-    """Axis of times in a suitable unit; means: edges (s) of bins that are averaged."""
+    """Time axis in a suitable unit; means: edges (s) of bins whose means are drawn."""
     factor, name = fitting([high - low], SECONDS)
     steps = (1, 1.5, 2, 3, 6, 10) if name in ("min", "h") else STEPS
     ticks = [(tick * factor, f"{tick:g}") for tick in round_values(low / factor, high / factor, 8, steps=steps)]

@@ -1,4 +1,4 @@
-"""Targets of a metric, and verdicts from the replications of a case."""
+"""Targets such as `response_p99 < 200 ms`, and tests of them by replicated runs."""
 
 import math
 import re
@@ -88,7 +88,8 @@ class Target:
     def missed_by(self, waits: Sequence[float], tasks: int) -> bool:
         """Return True if every run must miss the target because of an overload.
 
-        waits: (n, s): the waits of n tasks rise evenly from 0 to at least s seconds.  tasks: number of all tasks.
+        waits: a pair (n, s); n tasks are served, and their waits rise evenly from 0 to at least s seconds.  tasks:
+        number of all tasks.
         """
         served, longest = waits
         measure = re.fullmatch(r"(?:response|wait)_(?:mean|p(\d\d))", self.metric)
@@ -180,7 +181,7 @@ class Judge:
         return trial, series
 
     def sensitivity(self, series: Replicates | None, findings: Sequence[Any]) -> dict[str, Any]:
-        """Return how longer steps would change a case's metrics and targets' verdicts."""
+        """Return the effects of 1 % longer LLM steps on metrics and verdicts of a case."""
         if series is None:
             return {}
         rows = [outcome.values or {} for outcome in series.taken]

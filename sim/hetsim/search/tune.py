@@ -306,7 +306,7 @@ def _whole(value: Any) -> Any:
 
 
 def _stages(settings: int, first: int) -> Iterable[tuple[int, int, int]]:
-    """Yield stages of halving: settings left, replications each has before and after."""
+    """Yield per stage of halving: settings, and replications of each before and after."""
     remaining, before, after = settings, 0, first
     while remaining > 1:
         yield remaining, before, after

@@ -91,7 +91,7 @@ def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSte
 
 
 def defaults(text: str) -> dict[str, Any]:
-    """Return the service keys that an engine sets if the scenario does not."""
+    """Return an engine's defaults of service keys; text: engine, such as vllm-0.15."""
     _, figures = engine_of(text)
     keys: dict[str, Any] = {"max_num_batched_tokens": figures["tokens"], "front_end": f"{figures['front_end']} s"}
     if numbered(text.partition("-")[2]) >= numbered(figures["asynchronous"]):
@@ -110,7 +110,7 @@ def shape_of(model: Architecture) -> Architecture:
 
 
 def formats_of(model: Architecture) -> str:
-    """Return the number formats of weights and experts, as names of measured kernels."""
+    """Return the kernels' number format of weights, or weights/experts: bfloat16/fp8."""
     weights = model.number_format.weights
     names = [weights, model.number_format.experts or weights][: 1 + (model.experts > 1)]
     return "/".join(parts.FORMATS.get(name, (name,))[0] for name in names)
@@ -159,7 +159,8 @@ class Interval:
         """Return the interval after the factor was measured in one run (Bayes).
 
         factor: the measured log(factor), with standard error `error`.  drift: standard deviation of log(factor) between
-        runs; within: the part of it that this interval includes.  again: True to return the interval for another run.
+        runs; within: how much of this deviation the interval already includes.  again: True: interval for another run,
+        with new drift; False: interval of the lasting factor, without drift.
         """
         if math.isinf(error):
             return self
@@ -175,9 +176,9 @@ def interval(
 ) -> Interval:  # fmt: skip
     """Return the 90 % interval of measured / predicted step times.
 
-    A load (tokens per request, concurrent requests) widens the interval by its distance to the nearest measured load.
-    If the engine was not measured with this model or number format of weights, the interval is that of the prediction
-    errors for model families that were excluded from the fit.
+    `text`: serving engine and version, such as vllm-0.15.  A load (tokens per request, concurrent requests) widens the
+    interval by its distance to the nearest measured load.  If the engine was not measured with this model or number
+    format of weights, the interval is that of the prediction errors for model families that were excluded from the fit.
     """
     (engine, figures), gpu, data = engine_of(text), gpu_of(peak), fitted()
     name, formats = measured_models(engine).get(shape_of(model)), formats_of(model)

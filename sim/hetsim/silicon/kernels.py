@@ -130,7 +130,7 @@ class Divided:
 
     @property
     def experts(self) -> tuple[int, int]:
-        """GPUs that divide each expert, and number of parts of the set of experts."""
+        """Tensor-parallel degree of each expert, and expert-parallel degree."""
         return self.expert_tensor or self.gpus // self.expert, self.expert
 
 

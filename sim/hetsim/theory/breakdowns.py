@@ -79,9 +79,9 @@ def _slowest(service: PhaseType) -> float:
 
 
 def _divided(service: PhaseType | float, points: list[float]) -> float:
-    """Return the mean over the service time s of a divided difference of exp(θs) in θ.
+    """Return the mean divided difference of the function exp(θs) of θ at `points`.
 
-    `points`: the values of θ; for the points 0 and ξ, the divided difference is (exp(ξs) - 1) / ξ.  To avoid
+    The mean is over the service time s.  For the points 0 and ξ, the divided difference is (exp(ξs) - 1) / ξ.  To avoid
     cancellation it is computed by linear systems (phases) or by a matrix exponential (constant service; Opitz).
     """
     from scipy.linalg import expm

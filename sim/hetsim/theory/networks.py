@@ -125,7 +125,7 @@ def _sum_above(rates: list[float]) -> Tail:
 
 
 class ClosedLoops(NamedTuple):
-    """Closed loops at one station: values by class, and the utilization of a server."""
+    """Metrics of closed loops at one station by class; `utilization`: of one server."""
 
     throughput: tuple[float, ...]
     response_mean: tuple[float, ...]

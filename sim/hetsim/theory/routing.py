@@ -191,10 +191,11 @@ def _in_a_line(load: float, servers: int, choices: int, cut: float) -> float:
 def _refined(load: float, servers: int) -> float:
     """Return the mean number in a queue if tasks join the shorter of two drawn queues.
 
-    It is the limit of many queues, with the correction in 1 / n.
-    x(k) is the share of queues with at least k tasks; its drift is load (x(k-1)² - x(k)²) - x(k) + x(k+1).  The
-    correction is the sum of two effects: random deviations of x change the mean, because the drift is curved (their
-    covariance W solves A W + W A' + Q = 0, with A the Jacobian of the drift); and the two queues drawn differ.
+    It is the limit of many queues, with a correction in 1 / (number of queues).  x(k) is the share of queues with at
+    least k tasks; its drift is load (x(k-1)² - x(k)²) - x(k) + x(k+1).  The correction is the sum of two effects.
+    First, random deviations of x change the mean, because the drift is not linear; their covariance W solves A W + W A'
+    + Q = 0, with A the Jacobian of the drift and Q the covariance of the jumps per unit of time.  Second, the two
+    queues drawn differ.
     """
     from scipy.linalg import solve_continuous_lyapunov
 

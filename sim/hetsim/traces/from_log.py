@@ -214,7 +214,8 @@ def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> flo
 def _down(explained: Explained, names: list[str] | None, offset: float) -> list[dict[str, Any]]:
     """Return windows in which nodes are down, enough to explain missing capacity.
 
-    Each window is announced one run time (95 % quantile) before it begins, as no job in the log was interrupted.
+    The windows are announced in advance, so that jobs can end before them: no job in the log was interrupted.  The
+    notice is the 95 % quantile of the run times.
     """
     if names is None or len(names) < 2:
         return []

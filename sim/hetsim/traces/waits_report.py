@@ -102,7 +102,7 @@ def variant_rows(compared: Compared) -> list[list[str]]:
 
 
 def conclusion(compared: Compared) -> str:
-    """Return sentences on how inferred rules improve simulated waits; "" if unknown."""
+    """State how rules inferred from a job log improve simulated waits; "" if unknown."""
     first, last = compared.variants[0], compared.best
     if last is first or math.isnan(first.correlation) or math.isnan(last.correlation):
         return ""

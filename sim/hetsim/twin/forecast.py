@@ -77,20 +77,20 @@ class TwinForecast:
         return [by_share[share] if share in by_share else self.drawn(job, [share])[0] for share in shares]
 
     def group(self, job: int) -> str:
-        """Return the job's error group: "limit" if a limit blocks the job, else ""."""
+        """Return the job's group in error statistics: "limit" if limit-blocked, else ""."""
         return "limit" if LIMIT.search(self.jobs[job].reason) else ""
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Return quantiles of a job's sampled starts; ranks round away from the median."""
+        """Return quantiles of a job's sampled starts, rounded away from the median."""
         ordered = np.sort(self.starts[:, job])
         ranks = [(math.ceil if share > 0.5 else math.floor)(round(share * (len(ordered) + 1), 9)) for share in shares]
         return ordered[np.clip(ranks, 1, len(ordered)) - 1].tolist()
 
     def ends(self, job: int) -> list[float]:
-        """Return the quantiles `SHARES` of a job's start: bounds of intervals, unwidened.
+        """Return interval bounds (quantiles `SHARES`) of a job's start, before widening.
 
-        If the upper bound of an interval is the horizon, every later start counts as inside, so only the lower bound
-        can miss.  The lower bound then gets the error probability of both bounds.
+        An interval whose upper bound is the horizon contains every later start, so it can only miss at the lower bound.
+        That bound is then the quantile with the error probability of both bounds.
         """
         values = self.drawn(job, SHARES)
         return [self.drawn(job, [2 * share])[0] if share < 0.5 and other >= self.horizon else value
@@ -174,7 +174,7 @@ class Twin:
         self.capacity = float(gpus or sum(node.cpus for node in self.run.cluster.nodes))
 
     def _at_job(self, problem: Problem, path: str) -> Problem:
-        """Return a problem of the written jobs table as a problem of the user's own file."""
+        """Translate a problem in the generated jobs table to the user's file and line."""
         jobs, row = [*self.running, *self.waiting], (problem.line or 0) - 2
         if problem.file != path or row < 0:
             return problem

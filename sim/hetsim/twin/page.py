@@ -25,7 +25,7 @@ def write_twin(
     path: Path, told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None,
     changed: str = "", notes: list[str] | None = None, tables: Mapping[str, list[list[str]]] | None = None,
 ) -> None:  # fmt: skip
-    """Write the forecast's page; `other`: what-if forecast; `tables`: headings first."""
+    """Write a page: forecast, model `errors`, what-if `other`; tables: headings first."""
     under = "Thin 90 %, thick 50 % of the samples, a dot for the median; a stroke: the start by time limits alone."
     what = "what is held, when waiting jobs start, when nodes are free"
     sections = [

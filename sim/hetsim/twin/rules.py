@@ -114,7 +114,7 @@ class Rules:
         return {**own, **base}
 
     def for_jobs(self, jobs: Sequence[SnapshotJob]) -> "Rules":
-        """Return the rules, with counts of jobs that are blocked by limits without a rule."""
+        """Return a copy with `limits`: numbers of jobs that each unmodeled limit blocks."""
         return replace(self, limits=dict(sorted(Counter(job.reason for job in jobs if self.is_beyond(job)).items())))
 
     def is_beyond(self, job: SnapshotJob) -> bool:
@@ -218,7 +218,7 @@ def _cap(
 
 
 def _ever_held(qos: str, by_user: bool, gpus: bool, jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[float, int]:
-    """Return the peak number of GPUs or jobs in use, and how many users waited at it."""
+    """Return the highest use (GPUs or jobs), and the number of users waiting at it."""
     peaks, running = [(0.0, False)], [job for job in jobs if job.runs and job.qos == qos]
     ended = past.take(np.flatnonzero(past.labels["qos"] == qos))
     for user in sorted({*ended.labels["user"].tolist(), *(job.user for job in running)}) if by_user else [""]:

@@ -123,7 +123,7 @@ class ShadowLog:
                 "all": _errors(done) if done else None, "shadow_error_by_limit": self.error_by_limit()}  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Return lines: table of past forecasts' errors, and the part of unmodeled limits."""
+        """Return text lines: past forecast errors, and the share due to unmodeled limits."""
         if self.folder is None:
             return []
         done = self.judged

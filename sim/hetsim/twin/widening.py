@@ -5,10 +5,10 @@ forecasts from earlier snapshots of the same history measure this: both bounds o
 inward, so that the intended share of these earlier intervals would have been right.
 Reference: Romano, Patterson, Candès, Conformalized Quantile Regression (2019).  Treating each bound separately covers
 more than intended, since half of the starts are beyond the horizon and can miss one bound only.  The coverage is valid
-if later errors are like earlier ones.  Errors of the jobs in one snapshot are correlated, and many starts in few
-snapshots say less than as many independent starts: at two sites, with 54 and with 73 starts per snapshot, the misses
-varied among snapshots as if each had ten independent starts.  Three consecutive snapshots also cover the same hours;
-therefore each snapshot counts as `WORTH` independent starts.
+if later errors are like earlier ones.  Many starts in few snapshots say less than as many independent starts, since
+errors of the jobs in one snapshot are correlated: at two sites, with 54 and with 73 starts per snapshot, the misses
+varied among snapshots as much as with ten independent starts each.  Moreover, three consecutive snapshots cover the
+same hours.  Therefore each snapshot counts as only `WORTH` independent starts.
 
 Weakness: an almost certain start is widened like any other.  Errors relative to the interval or wait did not help.
 """
@@ -77,8 +77,8 @@ def widening(pasts: Sequence[Past], now: float) -> Widening | None:
 def _moves(error: np.ndarray, snapshots: int) -> tuple[float, ...]:
     """Return the seconds to add to each quantile; the median is not moved.
 
-    error: actual start minus each forecast quantile (s), by earlier start.  The moved intervals contain the intended
-    share of the earlier starts together with one further start (conformal prediction).
+    error: actual start minus each forecast quantile (s), a row per earlier start.  The moved intervals contain the
+    intended share of all starts, if the earlier starts and one more are counted (conformal prediction).
     """
     moves, starts, more = [0.0] * len(SHARES), len(error), max(1.0, len(error) / (WORTH * snapshots))
     for low, high in ((0, -1), (1, -2)):

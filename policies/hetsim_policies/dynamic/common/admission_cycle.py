@@ -62,7 +62,7 @@ class Workload:
 
     order: tie-breaker between equal workloads.
     kind: demand and priority; if a workload cannot be admitted, workloads of equal kind in its queue are not tried.
-    tried: by pod set and resource, the position of the last flavor tried, or -1 (all).  gated: it must not preempt.
+    tried: position of the last flavor tried, by pod set and resource; -1: all tried.  gated: it must not preempt.
     """
 
     name: str
@@ -511,9 +511,10 @@ def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Work
 
 
 def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) -> Iterator[Queue]:
-    """Yield the queues below a cohort that borrow, if all cohorts between borrow too.
+    """Yield the queues below a cohort, if they borrow quota of one of `keys`.
 
-    skip: child to leave out.  fair: with fair sharing, the cohorts between need not borrow.
+    keys: pairs of flavor and resource.  Cohorts between this cohort and a queue must borrow, too, except with fair
+    sharing (`fair`).  skip: child of the cohort to leave out.
     """
     for child in cohort.children:
         leaf = isinstance(child, Queue)
@@ -524,7 +525,8 @@ def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) 
 def _by_rank(listed: list[Candidate], borrow: bool, keys: set[Key]) -> Iterator[tuple[Workload, str]]:
     """Yield, in order, the candidates for preemption whose queues still borrow quota.
 
-    Queue and cohorts below the one shared with the preemptor must borrow one of `keys` (own queue: no condition).
+    A candidate's queue must borrow quota of one of `keys` (flavor and resource), and so must each cohort between it and
+    the cohort shared with the preemptor.  Candidates in the preemptor's own queue need not borrow.
     """
     for rank, one, common, reason in listed:
         below = one.queue.path[: one.queue.path.index(common)]

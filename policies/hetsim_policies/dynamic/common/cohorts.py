@@ -123,7 +123,7 @@ class Cohort:
         return ((1, ratio) if ratio and not self.weight else (0, ratio and ratio / self.weight)), tuple(over)
 
     def lendable(self) -> dict[str, int]:
-        """Return, by resource, the quota (own and borrowable) of all flavors when unused."""
+        """Return the total quota per resource, borrowing included, when nothing is in use."""
         if not self._lendable:
             for key in self.root.subtree:
                 self._lendable[key[1]] = self._lendable.get(key[1], 0) + self.potential(key)

@@ -233,7 +233,8 @@ def min_worst_ratio(
 class _Groups:
     """Groups of jobs that the linear program treats alike.
 
-    Jobs of a group have equal modes, with equal progress / `base` (`max_min`) in each.  One column per group and mode.
+    Jobs of a group have equal modes and, in each mode, an equal ratio of progress to `base` (see `max_min`).  The
+    arrays have one column per group and mode.
     """
 
     size: int
@@ -438,10 +439,10 @@ def ties(own: np.ndarray | None, partner: np.ndarray | None, group: np.ndarray, 
 def _odd(number: np.ndarray, group: np.ndarray, count: np.ndarray, rings: int) -> tuple[np.ndarray, np.ndarray]:
     """Return constraints on pairs within a label that has an odd number of jobs.
 
-    The result is index pairs (row, sum), and the limit of each row.  Each of the `rings` labels has a sum: the total
-    fraction of time that its jobs spend paired with each other.  With an odd number n of jobs, one job is always
-    unpaired, so the sum is at most n - 1.  If several labels have the same jobs (such as one label per device type),
-    one row bounds the total of their sums.
+    Jobs of one class in equal modes have the same label.  The result is index pairs (row, sum), and the limit of each
+    row.  Each of the `rings` labels has a sum: the total fraction of time that its jobs spend paired with each other.
+    With an odd number n of jobs, one job is always unpaired, so the sum is at most n - 1.  If several labels have the
+    same jobs (such as one label per device type), one row bounds the total of their sums.
     """
     members: list[dict[int, None]] = [{} for _ in range(rings)]
     for ring, one in zip(number.tolist(), group.tolist(), strict=True):

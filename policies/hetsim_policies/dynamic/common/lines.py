@@ -164,7 +164,7 @@ class AssigningScheduler(Scheduler):
                     self._unit[mode.type] = SLICES
 
     def need(self, mode: Mode) -> int:
-        """Number of lanes per device (cores, GPUs or 1/12 GPUs) that a launch occupies."""
+        """Lanes per device that a launch occupies: cores, GPUs, or 1/12 of shared GPUs."""
         if mode.on_cpu:
             return max(1, -(-mode.millicores // MILLI))
         return max(1, (mode.share * self._unit.get(mode.type, 1) + WHOLE // 100) // WHOLE)

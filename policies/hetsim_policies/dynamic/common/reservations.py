@@ -274,7 +274,7 @@ def _stages(mode: Mode, compute: float, remaining: float) -> float:
 def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:
     """Estimated seconds of all stages of a task at its reservation.
 
-    If it cannot start there now: as if the GPUs were idle; 0 in a mode without GPUs.
+    If the task cannot start there now, its GPUs count as idle; without GPUs, return 0 (the caller uses its estimate).
     """
     mode, placement = reservation.mode, reservation.placement(task, view) if reservation.time <= view.now else None
     if placement is not None:

@@ -185,7 +185,8 @@ class RoundScheduler(Scheduler):
     def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
         """Return all offers (a job in one of its modes), as columns of a linear program.
 
-        Only types with enough devices up count.  The list has each offer's position among the modes of its job.
+        Modes on types with too few devices up are left out.  The list has, for each offer, the position of its mode in
+        the job's list of modes.
         """
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}

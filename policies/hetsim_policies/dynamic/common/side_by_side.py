@@ -61,7 +61,7 @@ class PairedJob(RoundJob):
         self._numbers = {way: number for number, way in enumerate(self.ways)}
 
     def way_of(self, position: int, label: int) -> int:
-        """Return a number for a mode next to a partner with this label (-1: alone)."""
+        """Return a number for a mode and a kind of partner job (`label`; -1: no partner)."""
         way = (position, label)
         if (number := self._numbers.get(way)) is None:
             number = self._numbers[way] = len(self.ways)
@@ -228,7 +228,7 @@ class SideBySideScheduler(RoundScheduler):
                 self._turn(job, job.mode, view)
 
     def _turn(self, job: PairedJob, way: int, view: View) -> None:
-        """Add the job's time so far to its present mode and partner label; begin `way`."""
+        """Add the job's time to its present way (mode and partner's label); begin `way`."""
         job.received[job.way] += view.now - max(self._counted, job.since)
         job.way, job.since = way, view.now
 

@@ -86,14 +86,14 @@ class Fields:
         return mode.type.name in self.offsets if mode.gpus else self.node.cpu.type is mode.type
 
     def mask(self, mode: Mode) -> int:
-        """Return the spare bits that stay 1 after a subtraction if resources suffice."""
+        """Return the bits that stay 1 in `free` minus a mode's demand if the mode fits."""
         return SPARE | SPARE << WIDTH | (SPARE << self.offsets[mode.type.name] if mode.gpus else 0)
 
     def pack(self, mode: Mode, gpus: int, cores: int, memory: int) -> int:
         return cores + (memory << WIDTH) + (gpus << self.offsets[mode.type.name] if gpus else 0)
 
     def demand(self, mode: Mode, count: int) -> int:
-        """Return what `count` GPUs, 1/1000 cores or nodes of a mode need, as one integer."""
+        """Pack the demand of `count` GPUs, 1/1000 cores or nodes of a mode in one integer."""
         if (packed := self.packed.get((mode, count))) is None:
             gpus, cores, memory = occupied(mode, count)
             if self.one_field and (cores or memory):
@@ -173,7 +173,7 @@ class Timeline:
                 shares.append((WHOLE if fullest is None else fullest) - mode.share)
 
     def max_amount(self, mode: Mode, start: float, end: float) -> int:
-        """Return how much of a mode fits on this node from `start` to `end` (`amount_of`)."""
+        """Return how many GPUs, 1/1000 cores or nodes of a launch fit here in an interval."""
         amounts, times = self.amounts(mode), self.times
         position = max(0, bisect_right(times, start) - 1)
         count = amounts[position]

@@ -108,7 +108,7 @@ class DeviceGroup:
         return self.name
 
     def count_lanes(self, down: Container[int]) -> None:
-        """Count the devices that are up; accelerators need their node's cores."""
+        """Count usable devices by type; without its node's CPU an accelerator is unusable."""
         self.lanes.update(dict.fromkeys(self.lanes, 0))
         for node in self.nodes:
             for device in (node.cpu, *node.accelerators) if node.cpu.index not in down else ():

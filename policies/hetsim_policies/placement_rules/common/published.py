@@ -96,7 +96,7 @@ class Scored:
 
 
 class ScoredRule:
-    """A placement by exact scores, or by the scores of the simulator of Weng et al."""
+    """Placement rule with exact scores, or with Weng et al.'s integer scores."""
 
     published: ClassVar[type[Scored]]
 

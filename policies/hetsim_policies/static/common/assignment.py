@@ -75,7 +75,7 @@ def times_at(instance: Instance, sites: Sequence[LaneSite]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Together:
-    """Constraint: all these tasks at one site."""
+    """Constraint: all these tasks run at one site (a set of equal cores or GPUs)."""
 
     tasks: tuple[int, ...]
 

@@ -144,8 +144,9 @@ def relaxation(
 
     p, q: times of the tasks on a CPU and on a GPU; m, k: numbers of CPUs and GPUs; x_j: share of task j on CPUs; λ: the
     guessed makespan.  A task runs nowhere where it takes longer than λ; a task that may run on both sides is free.  The
-    program is a continuous knapsack: free tasks are assigned to the GPUs by decreasing p/q.  A free task is also marked
-    `cpu` or `gpu` if moving it to the other side would raise the optimum above mλ (this increase is its reduced cost).
+    program is a continuous knapsack: free tasks are assigned to the GPUs by decreasing p/q (`order`) until the GPUs are
+    full, the others to the CPUs.  If moving a free task to the other side would raise the optimum above mλ (by its
+    reduced cost), the task is marked `cpu` or `gpu`: the side where it must stay.
     """
     order = by_gain(p, q) if order is None else order
     limit = guess * (1 + TOLERANCE)

@@ -250,7 +250,7 @@ def _has(node: Node, kind: DeviceType) -> bool:
 
 
 def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """Return `instance_of(...)`; raise ScenarioError if a task can run nowhere."""
+    """Call `instance_of`, and raise ScenarioError if a task can run on no core or GPU."""
     instance = instance_of(problem, planner, everywhere)
     if len(nowhere := np.flatnonzero(~np.isfinite(instance.time).any(axis=1))):
         first = problem.tasks.name(int(nowhere[0]))
@@ -399,7 +399,7 @@ def memory_binds(instance: Instance) -> bool:
 
 
 def cores_bind(instance: Instance) -> bool:
-    """Return True if tasks on accelerators occupy cores, for which tasks may wait."""
+    """Return True if tasks on accelerators also occupy cores, and may wait for them."""
     tasks = instance.problem.tasks
     return any(mode.cpus for mode in tasks.modes if mode.gpus and mode.type in instance.types)
 

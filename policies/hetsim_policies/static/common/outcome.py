@@ -116,8 +116,8 @@ def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
     """Return the plan with its final times.
 
     If its timetable is not exact, the times are those of a simulation of the plan on the estimates (rehearsal).  If
-    tasks share links or memory is short, a plan is rehearsed only if it was simulated before (`judged`); otherwise it
-    has the timetable for idle links.
+    tasks share links or memory is short, the plan is simulated only if `judged` is True: the planner compared plans by
+    simulation.  Otherwise it has the timetable for idle links.
     """
     exact = plan.notes["timetable"] == "exact" and not plan.copies and not plan.fused
     exact = exact and not instance.problem.unplanned

@@ -200,7 +200,7 @@ def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, m
 
 
 def _spreads(problem: PlanProblem, mode: Mode, width: int) -> bool:
-    """Return True if each node with devices of the type has room for its share."""
+    """Return True if any `width` devices of the mode's type can run a task together."""
     for node in problem.cluster.nodes:
         lanes = node.cpus if mode.on_cpu else sum(one.type is mode.type for one in node.accelerators)
         share = min(lanes, width) / width
@@ -268,7 +268,7 @@ class PoolLanes:
         return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)
 
     def after_those(self, homes: Iterable[int], width: int, parts: int) -> float:
-        """Return when the second of two equal tasks could start; inf: not enough lanes."""
+        """Return a task's start if an equal task takes the first lanes, or inf (no room)."""
         each = width // parts
         ends = [lanes[count * each - 1][0] for lanes in (self.free[home] for home in homes) for count in (1, 2)
                 if count * each <= len(lanes)]  # fmt: skip
@@ -386,8 +386,9 @@ def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
 def shortest(instance: WideTasks, rule: Rule) -> PoolLanes:
     """Run a rule with several sets of allowed options; return the shortest schedule.
 
-    There is one set per minimum efficiency in FLOORS.  The efficiency of an option is the smallest area (width ×
-    seconds) of the task on this device type, divided by the option's area.
+    For each minimum in FLOORS there is one set, of the options with at least this efficiency.  The efficiency of an
+    option is the task's smallest area (width × seconds) among options on the same device type, divided by the option's
+    own area.
     """
     areas = instance.min_areas()[instance.task, instance.kind]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -445,7 +446,7 @@ Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def wide_rounds(instance: WideTasks, allowed: np.ndarray, choice: Choice) -> PoolLanes:
-    """Place tasks one by one, by highest `choice`, with the option that ends first."""
+    """Place tasks by highest `choice`, each in the `allowed` mode that ends it first."""
     lanes, arrival = PoolLanes(instance), instance.problem.tasks.arrival[instance.task]
     wanted = list(zip(instance.pools_of, instance.width.tolist(), instance.parts.tolist(), strict=True))
     demands = list(dict.fromkeys(wanted))

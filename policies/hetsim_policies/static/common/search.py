@@ -72,7 +72,8 @@ class Seed:
 def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
     """Return schedules of all fast planners that can plan the instance's tasks.
 
-    `bound` holds for schedules that start at 0 and transfer only data that one task uses; None if none was proven.
+    The `bound` of each seed is a lower bound of the makespan of all schedules that start at 0 and transfer only data
+    that one task uses; None if no bound was proven.
     """
     tasks, times, counts = instance.problem.tasks, instance.time, instance.counts
     before: Graph = tasks.predecessors or [()] * len(tasks)
@@ -238,9 +239,9 @@ class Ranked(Landscape):
         return self._decode(lanes, keys)[0]
 
     def _decode(self, lanes: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return ends of devices, starts and finishes of tasks, and the tasks' order.
+        """Return when devices are free, tasks' starts and finishes, and the tasks' order.
 
-        Each has a row per candidate.  Tasks are numbered as in `self.order`.
+        Each of the four arrays has a row per candidate; tasks are numbered as in `self.order`.
         """
         rows, size = lanes.shape
         every = np.arange(rows)
@@ -297,8 +298,8 @@ class Ranked(Landscape):
 class WideRanked(Ranked):
     """Schedules of parallel tasks for a random search: list scheduling by keys.
 
-    A candidate has an option (mode and devices) and a key for each task.
-    Cost: O(n (pools + devices of a pool)) per candidate, one after the other.
+    A candidate has an option (mode and devices) and a key for each task.  A pool has the devices of one type, on one
+    node or on all.  Candidates are scheduled one by one; cost of each: O(n (pools + devices of a pool)) for n tasks.
     """
 
     def __init__(self, instance: parallel.WideTasks):
@@ -335,7 +336,7 @@ def wide_search(
 ) -> Plan:
     """Search for a plan of parallel tasks, starting from plans of list algorithms.
 
-    best: function that returns devices and keys of a search's best candidate.
+    best: function that returns a search's best candidate: an option (mode and devices) and a priority for each task.
     """
     instance = parallel.wide(problem, planner)
     rules = {"heft": parallel.wide_heft, "mct": parallel.wide_mct}

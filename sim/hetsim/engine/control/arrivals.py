@@ -246,7 +246,7 @@ class Arrivals:
             queue.came()
 
     def _answer(self, task: Task, queue: Queue, again: bool) -> None:
-        """Answer a request from a result cache; `again`: it returns from a stopped batch."""
+        """Answer a request from a result cache; `again`: its earlier launch was stopped."""
         assert queue.service.cache is not None
         if again:
             self.state.requests_left -= 1

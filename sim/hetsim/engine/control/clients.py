@@ -164,7 +164,7 @@ class Clients:
             self.signals.kill(launch, reason, ABORTED)  # a batched or non-preemptible attempt continues
 
     def _abandon(self, row: int, reason: str) -> None:
-        """Give up the call that attempt `row` made to the next service: its client left."""
+        """Cancel all attempts of the call that attempt `row` made to the next service."""
         calls = self.calls
         one = -1 if calls.child is None else calls.child.item(row)
         if one < 0 or not math.isnan(self.end[one]):

@@ -1,7 +1,7 @@
 """The record of a run: columns that are written while the run proceeds.
 
-A task whose only launch is compute-only is stored in five arrays, without a row; all other launches are written as rows
-of the launches table.
+A task whose only launch is compute-only (no transfers, nominal speed) is stored in five arrays, without a row; all
+other launches are written as rows of the launches table.
 """
 
 import math
@@ -73,7 +73,7 @@ KNOWN_GANGS = 20_000  # maximum number of gang placements whose code is cached b
 
 
 class PlacementCodes:
-    """Integer codes of placements: device indexes, then single cores, then gangs."""
+    """Integer codes of placements: first devices, then single cores, then gangs."""
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster

@@ -191,7 +191,7 @@ class SharedNetwork:
             member.since = now
 
     def _next_row(self, group: ContendingJobs, now: float, more: int) -> None:
-        """End a link's row with its mean use, begin the next; more: change in job count."""
+        """End a row in the table of links and begin the next; more: change in job count."""
         for member in group.members:
             if member.since != now:
                 self._settle(member, now)

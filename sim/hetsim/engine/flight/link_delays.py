@@ -137,7 +137,7 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
 
 
 def _connected(start: ContendingJobs) -> list[Any] | None:
-    """Return jobs whose delays are computed jointly with a link's; None: separately."""
+    """Return a link's jobs and those connected, if solved jointly; None: separately."""
     if start.rule != "random" or len(start.stakes) > JOINT:
         return None
     members = {id(stake.member): stake.member for group in _walk(start, joint=False) for stake in group.stakes}
@@ -197,13 +197,13 @@ def _slow(member: Any) -> list[Stake]:
 
 
 def _longest(stakes: list[Stake], second: bool) -> float:
-    """Return a job's delay (s) on several links; `second`: delays of the second pass."""
+    """Return a job's delay (s) on several links; second: its links affect each other."""
     pairs = [_together(one, other) for one, other in combinations(stakes, 2)]
     return longest_delay([stake.met(second) for stake in stakes], sum(pairs) / len(pairs) if pairs else 1.0)
 
 
 def _together(stake: Stake, other: Stake) -> float:
-    """Return the correlation of the numbers of other jobs that send on two links."""
+    """Return the correlation between two links' numbers of other jobs that send."""
     first, second, there = stake.group.first, other.group.first, other.group.first.rows
     mine, theirs = first.deviation[first.rows[stake.member]], second.deviation[there[stake.member]]
     both = sum([first.deviation[row] * second.deviation[there[job]] for job, row in first.rows.items() if job in there])
@@ -215,8 +215,8 @@ def _caps(here: FirstPass, elsewhere: list[list[Stake]]) -> np.ndarray:
     """Return the share of a link that each job can use, as its other links limit it.
 
     Row: the job.  Column n: n other jobs send on this link.  The number of senders on another link of the job is then
-    estimated: n × (the share of this link's sending that comes from jobs on both links) + the mean number of its other
-    senders.
+    estimated as n × f + m.  Here f is the share of jobs on both links in the other jobs' sending on this link, and m
+    the mean number of senders on the other link that do not use this link.
     """
     others = np.arange(len(here.rows))
     caps: np.ndarray = np.repeat(here.share[:, None], len(others), axis=1)

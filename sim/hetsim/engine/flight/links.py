@@ -62,8 +62,8 @@ class Flow(Timer):
     def there(self, now: float, called: float) -> bool:
         """Return True if this booked transfer is still under way when another one begins.
 
-        `called`: time of the decision to begin the other one.  If this transfer ends now, it still counts if it began
-        after `called`: in a run with events, the other one would begin before this one ends.
+        `called`: time of the decision to begin the other transfer.  If this transfer ends exactly now, it counts only
+        if it began after `called`: a run by events would begin the other transfer before this one ends.
         """
         return self.until > now or (self.until == now and called < self.since and self.owner is not None)
 
@@ -278,10 +278,10 @@ class Links:
         return flow
 
     def unbook(self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False) -> None:
-        """Replace a transfer's fixed end by events, because another one joins its path.
+        """Replace a transfer's known end by events, because another one uses its links.
 
-        `turn`: position of the other transfer in the order of this instant; `called`: time at which that transfer was
-        decided; `joined`: True if the caller schedules the event.
+        `turn`: number of the other transfer in the order of events at this instant; `called`: time at which the other
+        transfer was decided; `joined`: True if the caller schedules the completion event.
         """
         for pipe in flow.pipes:
             if pipe.booked is flow:

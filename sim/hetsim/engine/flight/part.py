@@ -1,4 +1,4 @@
-"""Parts of a launch's transfers, one for each accelerator (data only)."""
+"""Parts of a launch's uploads and downloads: one part for each accelerator."""
 
 import math
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Part:
         self, owner: Any, lane: Any | None, device: Device, line: LinkPath | None = None, size: float = 0.0,
         seconds: float = 0.0,
     ):  # fmt: skip
-        """Create a part of `size` bytes plus `seconds` on path `line` (None: set later)."""
+        """Create a part: `size` bytes and `seconds` more on path `line` (None: set later)."""
         self.owner = owner
         self.lane = lane
         self.device = device

@@ -91,7 +91,7 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
 
 
 def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
-    """Set the times of a launch on CPU cores, which waits for no engine."""
+    """Set the stage times of a launch on CPU cores, which needs no engine of a GPU."""
     get_ready(table, now)
     if now < table.compute_start:
         table.compute_start = table.compute_end = INF

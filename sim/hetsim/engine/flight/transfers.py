@@ -158,10 +158,11 @@ class Transfers:
     ) -> list[Transfer]:  # fmt: skip
         """Return the transfers to one device that a launch still needs.
 
-        They include private data (data of one task only).  A stopped task needs its saved state and its input; if the
-        input was saved with the state, only devices on other nodes than the state's need the input again.  A task that
-        has computed everything needs only its output, if it continues on another device. `true`: use the true instead
-        of the expected stage times of a batch; `histories`: what each task has saved (None: as recorded in the tasks).
+        They include private data (data of one task only).  A stopped task needs its saved state and its input.  If its
+        input was saved with the state, devices on the node that stores the state do not need the input again.  A task
+        that has computed everything needs only its output, if it continues on another device.  `terms`: padding and
+        noise of a batch (None: not a batch); `true`: use the true instead of the expected stage times of a batch;
+        `histories`: what each task has saved (None: as recorded in the tasks).
         """
         places, mode, home = self.places, placement.mode, host(device.node)
         size, seconds = 0.0, 0.0
@@ -251,7 +252,7 @@ class Transfers:
         self.go_on(part)
 
     def go_on(self, part: Part) -> None:
-        """Begin the next transfer of a part; end the part if its device has failed."""
+        """Start the next transfer of `part` (a device's upload or download), or end it."""
         if not part.legs or not self.capacity.of[part.device.index].up:
             part.until = self.clock._now
             self.arrived(part)  # nothing is left to move, or nothing was
@@ -262,7 +263,7 @@ class Transfers:
         part.flow = self.links.send(way, size, seconds, done=self.brought, owner=part)
 
     def brought(self, flow: Any) -> None:
-        """Register the items that a completed flow brought, and go on with its `Part`."""
+        """Register the data that a completed transfer moved; start the next transfer."""
         part = flow.owner
         part.flow = None
         if part.legs:
@@ -313,7 +314,7 @@ class Transfers:
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
         fusion: Fusion | None = None,
     ) -> tuple[float, float]:  # fmt: skip
-        """Return the download of the tasks' results: bytes, and seconds stated by `mode`."""
+        """Return the bytes to download, and the additional seconds that the mode states."""
         size = float(sum([task.bytes_out for task in tasks]))
         if self.places.items:
             items = (fusion or self.fusion(tasks)).outputs if mode.parts else [i for task in tasks for i in task.writes]

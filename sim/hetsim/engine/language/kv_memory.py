@@ -43,7 +43,7 @@ class PrefixCache:
         return woken
 
     def keep(self, names: Sequence[Hashable]) -> list[Hashable]:
-        """Store each prefix that no request uses, now with one user; return their names."""
+        """Store those prefixes (`names`) that have no user, with one user; return them."""
         new = [name for name in dict.fromkeys(names) if name not in self.users]
         for name in new:
             self.idle.pop(name, None)  # the same was left here in the meantime: one copy is enough

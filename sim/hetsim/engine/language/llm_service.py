@@ -277,7 +277,7 @@ class Serving:
     """All services of a run that have replicas; `fleets`: those of language models."""
 
     def __init__(self, state: RunState, rounds: Rounds, signals: Signals, checked: bool, replicas: Any):
-        """`replicas`: the class of replicas of language models."""
+        """`checked`: check step boundaries (--check); `replicas`: class of LLM replicas."""
         run = state.input
         self.state = state
         self._offered = -1  # releases of devices when these were offered last

@@ -1,4 +1,4 @@
-"""Requests of one replica: waiting, joined, decoding, or preempted."""
+"""State of a language-model replica: waiting and admitted requests, memory, steps."""
 
 import math
 from heapq import heapify, heappop, heappush

@@ -104,5 +104,5 @@ class Sequences:
         return min(steps, most)
 
     def part_of(self, request: Generation) -> float:
-        """Return the computed seconds charged to a request, up to the last completed step."""
+        """Return a request's share (s) of the duration of all steps completed so far."""
         return request.seconds + (self.share - request.seconds_from if request.state == DECODING else 0.0)

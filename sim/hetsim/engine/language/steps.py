@@ -86,7 +86,7 @@ class Steps:
         return self._powered(now - self.began - self.lag, now)
 
     def in_part(self, end: float) -> float:
-        """Stop the steps at `end`; return their seconds × power (1: nominal) so far."""
+        """Stop the steps early, at `end` (s); return computed seconds × relative power."""
         self.copied -= max(0.0, self.lag - (end - self.began))
         return self._powered(max(0.0, end - self.began - self.lag), end)
 

@@ -26,7 +26,7 @@ class AttainedService:
             busy[row] += seconds
 
     def staged(self, task: Task, seconds: float) -> None:
-        """Add the device-seconds of an ended launch that was stopped or not compute-only."""
+        """Add a task's device-seconds of an ended launch with a row in the launches table."""
         if self.busy is None:
             return
         self.busy[task.index] += seconds  # its plain launches follow from columns

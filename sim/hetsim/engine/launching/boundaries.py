@@ -77,7 +77,7 @@ class Boundaries:
     # The timetable goes on ----------------------------------------------------------------------------------
 
     def follow(self, launch: Launch) -> None:
-        """Recompute the future times of a launch after a change, and set its clock entry."""
+        """Recompute a launch's later stage times after a change, and reschedule its event."""
         table: Timetable = launch.own_table
         if table.lanes:
             self.follow_lanes(table.lanes)

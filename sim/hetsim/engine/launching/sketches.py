@@ -132,7 +132,7 @@ class Sketches:
     def boundary(self, launch: Launch, called: float = -INF) -> None:
         """Handle a launch's clock entry: the begin of its download, or its end.
 
-        `called`: if the download had to wait for another one, the time of the decision that it is the next.
+        `called`: when it was decided that this launch downloads next; -inf: it did not wait for another download.
         """
         if launch.sketch is None:
             self.due(launch)
@@ -207,7 +207,7 @@ class Sketches:
             self.clock.at(flow.until, FINISH, launch)
 
     def _ends(self, launch: Launch, flow: Flow, at: float) -> bool:
-        """Set a launch's times after `flow` ends at `at` (s); False: they remain unknown."""
+        """Set a launch's stage times, as its transfer ends at `at` s; False if unknown."""
         drawn: Sketch = launch.sketch  # type: ignore[assignment]
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = drawn
         if flow is down_flow:

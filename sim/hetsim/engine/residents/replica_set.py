@@ -47,7 +47,7 @@ class ReplicaSet:
         self.replicas: list[Any] = []  # with devices, in order of start; without `prefillers`
         self.prefillers: list[Any] = []
         self._open: dict[Any, Any] = {}
-        """Cached results of `open_to` (key True: prefill replicas) and of `kept` (by role); each change clears them."""
+        """Cache of `open_to` (key True: prefill replicas) and of `kept` (by role); each change clears the cache."""
         self.missing: list[bool] = []  # failed replicas that are not replaced yet: True for those that only prefill
         self.unmet: dict[str, int] = {}  # by role or type, replicas wanted besides, for which there were no devices
         self.lobby: dict[int, Any] = {}  # requests that no replica can take yet, by row
@@ -326,8 +326,9 @@ class ReplicaSet:
     def bring(self, name: str, prefills: bool, wanted: int, only: HolderType | None) -> bool | None:
         """Start or drain replicas to reach `wanted`; return True if any replica changed.
 
-        Return None if there are `wanted` replicas already.  `name`: role or device type; `prefills`: True for replicas
-        that only prefill; `only`: the device type, None for any.
+        Return None if there are already `wanted` replicas, and False if none could be changed.  `name`: the scaling
+        policy's key for this number (a role or a device type); `prefills`: True for replicas that only prefill; `only`:
+        the device type, None for any.
         """
         missing = self.missing.count(prefills) if only is None or only is self.kinds[0] else 0
         kept, have = self.prefillers if prefills else self.replicas, missing + self.kept(prefills)

@@ -83,7 +83,7 @@ class Scaler:
             self.clock.again(policy.again, TIMER, self.timer)
 
     def rates(self) -> tuple[float, float, float]:
-        """Return request rate, mean TTFT and mean TPOT in the last `every` or `WINDOW` s."""
+        """Return request rate, mean TTFT, TPOT of the last `every` s (or `WINDOW` if inf)."""
         window = self.bounds.every if self.bounds.every < math.inf else WINDOW
         since = self.clock._now - window
         return self.owner.coming.since(since) / window, self.first.mean(since), self.further.mean(since)

@@ -140,7 +140,7 @@ class PlacementIndex:
             self.tidy()
 
     def tidy(self) -> None:
-        """Clear the log of changed nodes if it is long; masks that lag are rebuilt later."""
+        """Clear the log of changed nodes if it is long; outdated masks are rebuilt later."""
         if (length := len(self.log)) <= self._log_limit:
             return
         self.log.clear()  # in place: readers hold the list, and see the generation
@@ -185,7 +185,7 @@ class PlacementIndex:
         return mask if mode.nodes is None else mask & mode.nodes
 
     def free_for(self, mode: Mode) -> int:
-        """Return what all nodes have free for a gang, in nodes, GPUs or millicores."""
+        """Return the free amount for a gang, in its unit: nodes, GPUs or 1/1000 cores."""
         numbers = self.having_room(mode)
         if mode.node_count > 1:
             return numbers.bit_count()

@@ -121,7 +121,7 @@ class Backlog:
             launches.pop(launch.number, None)
 
     def materialized(self, launch: Any) -> None:
-        """Count a launch again, as its remaining time now follows from its timetable."""
+        """Move a launch that has got a timetable to those that are queried one by one."""
         self.ends(launch)
         self.runs(launch)
 

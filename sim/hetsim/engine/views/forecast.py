@@ -46,7 +46,7 @@ class EngineTimes(NamedTuple):
 
 
 class Forecast:
-    """Forecasts: the engine's own functions, applied to estimated times."""
+    """Durations and ends of launches, forecast by the engine from estimated times."""
 
     def __init__(self, state: RunState, transfers: Transfers, generated: Generated):
         self.state = state

@@ -92,8 +92,8 @@ class EarliestFit:
     def holds(self, task: Task) -> bool:
         """Return True if the computed start is certainly still valid.
 
-        This is known only if the start is in the future, its node has not changed, and every launch ends as expected:
-        starts of tasks on other nodes only occupy resources, so the task cannot fit earlier than before.
+        This is known only if the start is in the future, its node has not changed, and every launch ends as expected.
+        Tasks that start on other nodes only occupy more resources, so the task cannot fit earlier than before.
         """
         log, position = self._capacity.log, self._position
         if self._stamp != self._mark(task) or self.time <= self.forecast.now or self._node in log[position:]:
@@ -162,7 +162,7 @@ class EarliestFit:
         return free
 
     def _fitting(self, modes: list[Mode], nodes: Iterable[int], free: dict[Mode, int]) -> Placement | None:
-        """Return a placement on one of the nodes (under limits: any node) or on several."""
+        """Return a placement on a node of `nodes` (with limits: any node) or across nodes."""
         capacity, sketches = self._capacity, self._sketches
         for mode in modes:
             if self._budgets:

@@ -119,7 +119,7 @@ class Memory:
         return place
 
     def end(self, place: int, reward: float, left: float) -> None:
-        """Record the reward of decision `place`; `left`: discount of later ones (last: 0)."""
+        """Record the reward at `place`; left: discount of later rewards (0: episode over)."""
         self.rewards[place], self.left[place] = reward, left
 
     def draw(self, count: int, random: np.random.Generator) -> np.ndarray:

@@ -74,7 +74,7 @@ class Gate(Relay):
         self.inner.gone(task)
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        """Yield the inner scheduler's decisions, but let its waits end at any change."""
+        """Yield the inner scheduler's decisions; its waits also end when anything changes."""
         for decision in self.inner.schedule(view):
             if isinstance(decision, Wait):
                 decision = Wait(decision.until)

@@ -46,8 +46,8 @@ class Episodes:
 
     `reset(seed, replication)` begins the run that `hetsim.run(scenario, seed=seed)` makes, but with the decisions of
     the scenario's policy left open; `step(action)` makes one decision.  `mask` marks the possible actions.  With
-    `loads=TRAINING` the run has a load that no `hetsim.run` has.  An action that the mask forbids counts as waiting; if
-    waiting is forbidden too, the first allowed action is taken.
+    `loads=TRAINING` the load is drawn from random numbers that no `hetsim.run` uses.  An action that the mask forbids
+    counts as waiting; if waiting is forbidden too, the first allowed action is taken.
     ahead: for agents that learn.  The estimated excess of a task's time over its minimum is charged when the task
         starts; the minimum is not charged.  A deadline that the estimate meets is rewarded when the task starts, too;
         the task's end corrects this.  So the cost of an action is charged immediately, and a discount does not make
@@ -117,7 +117,7 @@ class Episodes:
 
     @property
     def observer(self) -> Callable[[PlanProblem, int, float], Observation] | None:
-        """Function that makes observations in the first run's sizes; None for `vector`."""
+        """Function that makes observations of fixed sizes; None for the default, `vector`."""
         make, first = self._make, self.first
         if make is None or first is None:
             return make
@@ -243,7 +243,7 @@ class Episodes:
             self.reward.started(task, self.watched.expected_end(task), shortest)
 
     def legal(self, action: int) -> int:
-        """Return the action; if forbidden, the last one, or else the first allowed one."""
+        """Return this action, or if forbidden the last action, or else the first allowed."""
         if self.mask[action]:
             return int(action)
         return len(self.mask) - 1 if self.mask[-1] else int(self.mask.argmax())
@@ -289,9 +289,10 @@ def _of_sizes(make: Callable[..., Observation], first: Observation, *given: Any)
 
 
 def look_together(several: Sequence[Episodes]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Observe several episodes after each has moved; return observations and masks.
+    """Observe several episodes after a step of each; return observations and masks.
 
-    Return None for admission, and for actions or observations other than the default: then read each episode itself.
+    Return None if the actions decide on the admission of tasks, or if actions or observations are not the default.
+    Then read `observation` and `mask` of each episode.
     """
     if several[0].decides != SCHEDULING or several[0].switches or several[0].first is not None:
         for one in several:

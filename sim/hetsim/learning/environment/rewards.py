@@ -96,7 +96,7 @@ class Seen:
 
 
 class Called(Reward):
-    """A reward given by a function `(view, seen) -> float`, called at each step."""
+    """Reward by a function `(view, seen) -> float`; `seen`: events in this step."""
 
     def __init__(self, simulation: Simulation, function: Callable[[Any, Seen], Any]):
         super().__init__(simulation)
@@ -309,7 +309,7 @@ class Makespan(Reward):
 
 
 class Energy(Reward):
-    """Minus the joules used: idle devices by the device log, launches by the engine.
+    """Minus the joules used, both by devices at rest and by launches.
 
     The energy of work is charged while it computes; if a launch is stopped within an uninterruptible block, the energy
     of the rest of the block is charged at once.

@@ -107,7 +107,7 @@ class Layout:
         return _rows(self)
 
     def select(self, observations: np.ndarray, which: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return the feature rows of actions, each in the observation of number `which`."""
+        """Return the feature row of `actions[i]` in observation `which[i]`, for each i."""
         padded = np.concatenate([observations, np.tile(_PADDING, (len(observations), 1))], axis=1)
         return padded[which[:, None], self.rows[actions]]
 

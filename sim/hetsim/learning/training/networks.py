@@ -54,9 +54,10 @@ class ActionScores(nn.Module):
         return scored
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Return logits for sampling: the scores of `plain`, with that of waiting raised.
+        """Return the scores as logits, for drawing an action at random.
 
-        Then P(wait) / P(any placement) = exp(plain score of waiting - best plain score of a placement).
+        These are the scores of the method `plain`.  In scheduling the score of waiting is raised, so that P(wait) /
+        P(any placement) = exp(plain score of waiting - best plain score of a placement).
         """
         scores = self.plain(observations)
         if self.layout.decides != SCHEDULING:
@@ -81,7 +82,7 @@ class ActionScores(nn.Module):
     def save(self, path: str | Path, env: SchedulingEnv) -> Path:
         """Write the file of a learned policy: arrays and JSON, without PyTorch.
 
-        The policy shows tasks by arrival, whatever the environment's `order`: scores do not depend on positions.
+        The saved policy sees tasks in order of arrival, whatever the environment's `order`; scores do not depend on it.
         """
         episodes = env.episodes
         if episodes.switches or episodes.first is not None:

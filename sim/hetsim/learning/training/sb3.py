@@ -83,8 +83,8 @@ class ScoringPolicy(MaskableActorCriticPolicy):
 class TimedRolloutBuffer(MaskableRolloutBuffer):
     """A rollout buffer that discounts by elapsed simulated time.
 
-    clock: the (single) environment, whose `episodes` have `dt` and `scale`.  horizon: typical task times after which a
-        reward is discounted to 1/e.
+    clock: the (single) environment, whose `episodes` have `dt` and `scale`.  horizon: time after which a reward is
+    discounted to 1/e, as a multiple of `scale` (seconds of a typical task).
     """
 
     def __init__(self, *arguments: Any, clock: Any, horizon: float = 6.0, **more: Any):

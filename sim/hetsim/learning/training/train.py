@@ -80,7 +80,7 @@ class Training:
     baselines   reward per task of the baselines in the validation runs, by label
     comparison  learned policy and baselines on the scenario's own seed, or None if there are no baselines
     runs        the runs of the comparison, by label
-    earned      reward per task of these runs, by replication and label; None if a metric equals the reward
+    earned      reward per task of these runs, by replication and label; None if the reward is a compared metric
     """
 
     policy: Any
@@ -322,7 +322,7 @@ def _named(scenario: Scenario, policy: PolicyLike) -> tuple[str, Any]:
 def hand_written(
     scenario: Scenario, reward: Mapping[str, float], played: Callable[[Scenario], float]
 ) -> dict[str, Any]:
-    """Return hand-written admission policies by label (`played`: to choose a limit)."""
+    """Return hand-written admission policies by label; `played` scores a scenario."""
     tasks = scenario.build().tasks
     chosen: list[Mapping[str, Any]] = [{"name": "accept_all"}, _best_limit(scenario, played)]
     if tasks.deadline is not None and np.isfinite(tasks.deadline).any():

@@ -104,7 +104,7 @@ def groups_and_metrics(
 
 
 def in_order(by: str, groups: Iterable[str]) -> list[str]:
-    """Sort groups: of `by: gpus` by number, others as they appear, "other users" last."""
+    """Sort groups by number if `by` is gpus, else as given, with "other users" last."""
     if by == "gpus":
         return sorted(groups, key=by_number)
     return sorted(groups, key=lambda group: group == OTHERS and by == "user")

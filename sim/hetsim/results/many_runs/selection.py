@@ -66,7 +66,7 @@ class Selection:
 
 
 class Race:
-    """Selection of a policy: `add` values, `start` once, `screen` after each round."""
+    """Selection of the best policy: after each round, worse policies are eliminated."""
 
     def __init__(self, policies: Sequence[str], metric: str, probability: float = PROBABILITY, delta: float = DELTA):
         metrics.metric(metric)
@@ -107,15 +107,15 @@ class Race:
     def _contributions(self, policy: str) -> np.ndarray:
         """Return a value per replication, whose mean estimates the mean of all customers.
 
-        The value is ratio + (mean of the replication - ratio) × customers / mean number of customers.  Ratio and mean
-        number are those of the first stage: so replications remain independent and earlier values do not change, as the
-        procedure requires.
+        The value is m + (mean of the replication - m) × customers / n.  m (the mean of all customers) and n (the mean
+        number of customers per replication) are those of the first stage only: so replications remain independent and
+        earlier values do not change, as the procedure requires.
         """
         values, (ratio, count) = np.array(self.values[policy]), self._first[policy]
         return ratio + (values - ratio) * (np.array(self.counts[policy]) / count)
 
     def start(self) -> None:
-        """Begin elimination: set δ (relevant difference) and pairs' replication limits."""
+        """Set the smallest relevant difference δ and each policy pair's replication limit."""
         first, count = len(next(iter(self.values.values()))), len(self.values)
         if first < 3:
             raise UsageError(f"the first stage of a selection must have at least 3 replications; got {first}")

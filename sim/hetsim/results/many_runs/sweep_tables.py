@@ -188,7 +188,7 @@ def _estimates(
 
 
 def _cube(rows: Sequence[SweepRow], names: Sequence[str]) -> np.ndarray:
-    """Return values by row, replication and name; index -1 of the names has only NaN."""
+    """Return values by row, replication, name; a last NaN column for missing names."""
     cube = np.full((len(rows), max((len(row.runs) for row in rows), default=0), len(names) + 1), np.nan)
     wanted = tuple(names)
     for number, row in enumerate(rows):
@@ -216,7 +216,7 @@ def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str])
 
 
 def _half_widths(cube: np.ndarray, given: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Return half-widths of t intervals by row, metric; `given`: jackknife values."""
+    """Return CI half-widths by row and metric (`names`) from jackknife values `given`."""
     count = cube.shape[1]
     with np.errstate(invalid="ignore"):
         spread, mean = given.std(axis=2, ddof=1), given.mean(axis=2)

@@ -101,8 +101,8 @@ def areas(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return device-seconds by task and type (inf: cannot run), and type capacities.
 
-    The mode with the fewest device-seconds on a type counts.  chosen: positions of the tasks.  moved: seconds of each
-    task's transfers by mode; they are added on devices with one stream.
+    On each type the mode with the fewest device-seconds counts.  chosen: rows of the tasks.  moved: seconds of each
+    task's transfers by mode; they are added on devices with one stream, which cannot overlap them.
     """
     types = list(dict.fromkeys(mode.type.name for mode in table.modes if table.offered(mode)))
     needed = np.full((len(chosen), len(types)), math.inf)
@@ -153,11 +153,12 @@ def _released_area(release: np.ndarray, areas: np.ndarray, capacity: np.ndarray)
 
 
 def area_bound(areas: np.ndarray, capacity: np.ndarray) -> float:
-    """Minimum λ for which tasks, split freely among types, fit into λ × capacities.
+    """Return the minimum time λ in which the devices could do all tasks, split freely.
 
-    For tasks j and types t, solves the dual, max over prices w >= 0 with Σ_t w_t·capacity_t = 1 of Σ_j min_t
-    w_t·area_jt, by cutting planes: every assignment of tasks to types is a cut, so a few small linear programs suffice,
-    and any prices give a valid bound.
+    areas: device-seconds of task j on type t; capacity: number of devices by type.  The tasks fit if each type t gets
+    at most λ·capacity_t device-seconds.  Solves the dual, max over prices w >= 0 with Σ_t w_t·capacity_t = 1 of Σ_j
+    min_t w_t·area_jt, by cutting planes: every assignment of tasks to types is a cut, so a few small linear programs
+    suffice, and any prices give a valid bound.
     """
     from scipy.optimize import linprog  # takes as long to import as a small run takes, and most runs do not ask
 
@@ -213,7 +214,7 @@ def offered_load(tasks: Tasks, table: ModeTable) -> float:
 
 
 def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
-    """Return the bound of `area_bound`, without linear programs for up to two types."""
+    """Return the minimum time for all work (`area_bound`), fast for up to two types."""
     choice = np.isfinite(work).sum(axis=1) > 1
     single = np.where(np.isfinite(work[~choice]), work[~choice], 0.0).sum(axis=0) / capacity
     if not choice.any():

@@ -90,7 +90,7 @@ def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray
 
 
 def ratio_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Jackknife contributions to Σ counts × values / Σ counts (not finite: `values`)."""
+    """Jackknife values of Σ counts·values / Σ counts; `values` if any is not finite."""
     number = values.shape[-1]
     with np.errstate(invalid="ignore", divide="ignore"):
         sums = values * counts

@@ -65,5 +65,5 @@ def expanded(names: Iterable[str]) -> list[str]:
 
 
 def by_name(names: Iterable[str]) -> set[str]:
-    """Return the names that are names of metrics, not of sets."""
+    """Return the names of single metrics; drop names of metric sets such as `usual`."""
     return {name for name in names if name not in SETS}

@@ -80,7 +80,7 @@ NOT_PROVEN = "is not proven optimal"  # Part of a run's warning about a plan tha
 
 
 def reservations(notes: Mapping[str, Any]) -> list[str]:
-    """Return remarks on the quality of a plan, such as a stopped search or late tasks."""
+    """Return caveats on the quality of a plan, such as a stopped search or late tasks."""
     texts = []
     gap = number(notes, "gap")
     if notes.get("optimal") is False:

@@ -92,7 +92,7 @@ class FreeCapacity:
         self, node: np.ndarray, cores: np.ndarray, memory: np.ndarray, up: np.ndarray, share: np.ndarray,
         gpu_memory: np.ndarray, usable: np.ndarray, cuts: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Return counts of fitting mode parts (modes × states), and free amounts by state.
+        """Return how much of each mode fits (modes × states), and free amounts by state.
 
         A state is the free capacity of one node for some time.  The count of a mode on one node is above 0 if the mode
         fits; the count of a mode over several nodes is the number of its parts that fit on this node.
@@ -163,7 +163,7 @@ class FreeCapacity:
         return verdicts
 
     def blocks(self, states: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
-        """Yield the states in blocks that fit into memory for all modes."""
+        """Yield node states in blocks small enough to examine all modes in memory at once."""
         cells = len(states[0]) * self.type.shape[1] * len(self.asked)
         for block in np.array_split(np.arange(len(states[0])), 1 + cells // MAX_CELLS):
             yield [column[block] for column in states]
@@ -217,7 +217,7 @@ class RunReplay:
     """Replays a run: the free capacity of each node, constant within each interval."""
 
     def __init__(self, record: Record, table: ModeTable, state: FreeCapacity, further: Sequence[np.ndarray] = ()):
-        """Prepare the replay; `further`: more times at which its intervals are divided."""
+        """Prepare the replay; `further`: arrays of more times at which an interval begins."""
         launches, kept = occupations_of(record, table)
         self.record, self.state, self._launches = record, state, launches
         self.modes = [table.modes[code] for code in launches.mode[: len(launches) - len(kept)]] + kept

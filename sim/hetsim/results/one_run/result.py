@@ -110,7 +110,7 @@ class Result:
 
     @cached_property
     def notes(self) -> dict[str, Any]:
-        """Notes that the policy made on the run; for a plan planned_makespan and others."""
+        """Notes of the policy on its run; planners note `planned_makespan`, for example."""
         return plain_note(self.record.notes)
 
     @property

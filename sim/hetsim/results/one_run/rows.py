@@ -60,7 +60,7 @@ class TableRows:
 
     @cached_property
     def owner(self) -> np.ndarray:
-        """For each task in `members`, the table's row to which it belongs."""
+        """For each task of `self.members` (the tasks of all rows), the index of its row."""
         assert self.staged is not None
         first = self.staged.first[self.members]
         return np.searchsorted(first if self.chosen is None else self.chosen, first)

@@ -54,7 +54,7 @@ def steps_table(record: Record) -> pd.DataFrame:
 
 
 def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
-    """Return gaps (s) between tokens that end in [low, high], and each gap's count."""
+    """Return token gaps (s) that end in [low, high], and how often each gap occurs."""
     if (rows := record.steps) is None:
         return np.empty(0), np.empty(0)
     chosen = np.flatnonzero(rows["sequences"] > 0)

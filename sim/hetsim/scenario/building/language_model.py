@@ -102,7 +102,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return f"the cluster has no accelerator {named}"
 
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
-        """Draw n requests (tokens into `extra`); return each mode with seconds if alone."""
+        """Draw n requests, set `self.extra` to tokens; return modes with seconds if alone."""
         if demand.tokens is None:
             text = "the lengths of prompts and answers are missing; give tokens: {prompt: ..., output: ...}"
             raise self.context.fail(self.path, text)
@@ -163,7 +163,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         stream.overload = overload
 
     def _intervals(self, stream: TaskStream) -> None:
-        """Warn that step times are uncertain; if `uncertain`, draw one factor for all."""
+        """Warn of uncertain step times; if service.uncertain, draw a factor for all steps."""
         service = self.service
         if service.interval is not None:
             interval = of_engine("measured")(*service.interval)

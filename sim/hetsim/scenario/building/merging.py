@@ -209,7 +209,7 @@ def _join_items(tasks: Tasks, streams: list[TaskStream], order: Any) -> None:
 
 
 def _results_in_place(tasks: Tasks) -> None:
-    """Make each output that successors read a data item, which remains on the device."""
+    """Turn outputs that successors read into data items, which remain on the device."""
     if tasks.predecessors is None or tasks.bytes_out is None:
         return
     tasks.items = list(tasks.items)

@@ -108,7 +108,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return limit
 
     def ways(self, n: int, label: tuple[str, ...], demand: Demand) -> list[tuple[Mode, np.ndarray]]:
-        """Draw n requests (their tokens into `extra`); return each mode with all times."""
+        """Draw n requests, set `self.extra` to their tokens; return (mode, seconds) pairs."""
         self.extra = {} if demand.tokens is None else self._tokens_of(demand, n, label)
         return self._times(n, label)
 

@@ -175,14 +175,14 @@ def unfit(
     context: Context, path: Path_, count: int, first: str, refused: list[Mode], types: Iterable[str] = (),
     nodes_by: str = "nodes: N",
 ) -> Problem:  # fmt: skip
-    """Return a problem: no device of the cluster can ever run these tasks, and why."""
+    """Return a problem: `count` tasks (the first: `first`) can never run, and why."""
     many = f"{count:,} tasks, the first of them {first}," if count > 1 else first
     why = why_unfit(context, refused, types, nodes_by)
     return context.problem(path, f"{many} can never run on this cluster: {why}")
 
 
 def why_unfit(context: Context, refused: list[Mode], types: Iterable[str] = (), nodes_by: str = "nodes: N") -> str:
-    """Explain why tasks cannot run: no `refused` mode fits or no node has the `types`."""
+    """Return why `refused` modes or `types` cannot run; nodes_by: key for more nodes."""
     if refused:
         return "; ".join(dict.fromkeys(context.modes.why_not(mode, nodes_by) for mode in refused))
     kinds = [kind.name for kind in context.cluster.types.values() if context.modes.of_kind(kind.name)]

@@ -54,7 +54,7 @@ class Document:
     """Plain data, with the position of each value in the file.
 
     `positions` maps a path to (line, column), counted from 1, of the key (in a list: of the item); `set_by` names the
-    command-line override that set a path; `program` is the external scheduler, which no file contains.
+    command-line override that set a path; `program` is an external scheduler, given by an option or in Python.
     """
 
     data: Any
@@ -91,7 +91,7 @@ class Document:
                 yield number, ("workload", *((number,) if isinstance(entries, list) else ()), *keys), value
 
     def _written(self, path: Path_) -> Path_:
-        """Return a key's path as written: no index 0 where one mapping stands for a list."""
+        """Remove index 0 from a path where the file has one mapping in place of a list."""
         here, written = self.data, []
         for part in path:
             if part == 0 and isinstance(here, dict):

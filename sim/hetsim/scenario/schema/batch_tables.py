@@ -81,7 +81,7 @@ class MeasuredSpec(Model):
     """Values by column of the file: only rows with these values are used. Default: all rows."""
     between: Literal["linear", "step", "power"] = "linear"
     """Interpolation between two measured sizes: linear; step (the time of the next larger size); or power (the fixed
-    time of a step plus a power of the size, or above the largest size plus a multiple of the size).
+    time of a step plus c × size^a, with a = 1 above the largest size).
     """
     extrapolate: Flag = False
     """Allow batches larger than the largest measured size."""

@@ -49,7 +49,7 @@ class Speedup(Model):
     """`{speedup: 24}`: 24 times the time that was drawn for the reference mode."""
 
     speedup: Positive
-    """Time as a multiple of the time drawn for the reference mode: 24 means 24 times as long."""
+    """Factor on the time drawn for the reference mode: 24 means 24 times as long, not as fast."""
 
 
 Time = Annotated[
@@ -148,7 +148,7 @@ class PartitionColumn(Model):
     column: Name = "partition"
     """Column of the trace with the name of the partition; may also be user or class."""
     names: dict[str, Name] = {}
-    """Partitions of the cluster by the values of the column, if the names differ."""
+    """Partition by value of the column; a value that is not listed is itself the name of a partition."""
     others: Name | None = None
     """Partition of tasks with any other value. Default: none; they are rejected."""
 

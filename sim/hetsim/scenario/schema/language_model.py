@@ -38,12 +38,11 @@ class AlsoOn(ReplicasOn):
     """Replicas on another device type, and the keys that differ on this type."""
 
     step: StepTime | None = None
-    """Time of a step on gpus devices of this type. Default: estimated from model and gpu, if the service's step is
-    estimated."""
+    """Time of a step on this device type. Default: estimated from model and gpu, if the service's step is estimated."""
     gpu: NamedPeak | None = None
     """Peak rates of the GPU for the estimate: a known name, or figures."""
     tensor_parallel: Count | None = None
-    """Number of GPUs of a node over which each replica is divided; in place of gpus, if steps are estimated."""
+    """Number of GPUs of a node over which each replica is divided; replaces gpus if step times are estimated."""
     memory_share: Share | None = None
     """Share of the devices' memory for model, keys and values. Default: that of the service."""
 
@@ -131,7 +130,7 @@ class LanguageModel(Profiled, Replicas):
     gpu: NamedPeak | None = None
     """GPU for the estimate: a name of `hetsim list models`, or matrix_flops, bandwidth, link, memory."""
     tensor_parallel: Count | None = None
-    """Number of GPUs of a node over which each replica is divided: another name of `gpus` for estimates."""
+    """Number of GPUs of a node over which each replica is divided; the same as gpus, give one of the two."""
     engine: EngineName | None = None
     """Serving engine and its version, such as vllm-0.15; replaces step.  A step then takes the kernel times measured
     for model on gpu with tensor_parallel, plus the engine's own times between kernels.
@@ -187,7 +186,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def kinds(self) -> list[LanguageModel]:
-        """The service once for each of its device types, with the keys for that type."""
+        """The service as configured on each of its device types, its main type first."""
         return [self, *(self._on(other, number) for number, other in enumerate(self.also_on))]
 
     def _on(self, other: AlsoOn, number: int) -> LanguageModel:
@@ -369,7 +368,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def prefills_on(self) -> LanguageModel:
-        """The service with the keys of its prefill device type; itself if none is named."""
+        """The service as configured on its prefill device type (default: its own type)."""
         return self._named(None if self.disaggregated is None else self.disaggregated.prefill_on)
 
     @property
@@ -381,7 +380,7 @@ class LanguageModel(Profiled, Replicas):
         return next((kind for kind in self.kinds if kind.device == device), self)
 
     def starts(self, kind: LanguageModel) -> tuple[int, int]:
-        """Return a type's initial replicas: those that decode (or do all), only prefill."""
+        """Return a type's initial replica counts: (decoding or complete, prefill-only)."""
         if (apart := self.disaggregated) is not None:
             decode = apart.decode if kind.device == self.decodes_on.device else 0
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0

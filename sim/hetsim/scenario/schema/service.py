@@ -163,7 +163,7 @@ class ResultCacheSpec(Mirror):
     """A cache of popular inputs: the k-th input has a share proportional to k^-zipf."""
 
     inputs: Kept
-    """Number of different inputs."""
+    """Number of different inputs among which requests choose."""
     zipf: NotNegative = 1.0
     """Exponent of the inputs' popularity: the k-th input has a share proportional to k^-zipf."""
 

@@ -43,7 +43,7 @@ class Range:
         return self._written(min(max(number, self.low), self.high))
 
     def grid(self) -> list[Any]:
-        """Return `steps` values from low to high, both included; whole numbers only once."""
+        """Return `steps` values from low to high, both included; each integer only once."""
         assert self.steps is not None
         between = [step / (self.steps - 1) for step in range(self.steps)] if self.steps > 1 else [0.0]
         numbers = [self._number(share, self.high) for share in between]

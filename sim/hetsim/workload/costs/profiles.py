@@ -160,7 +160,7 @@ class LayerNetwork:
 
 @dataclass(frozen=True)
 class Passes:
-    """Passes of a step through a network; `updated`: the step changes its weights."""
+    """Forward and backward passes of a step; `updated`: True if weights are updated."""
 
     network: LayerNetwork
     forward: int = 1

@@ -107,7 +107,7 @@ class Peak(Frozen):
 
     @property
     def is_gpu(self) -> bool:
-        """True if the number of multiprocessors is known, so that launches can be timed."""
+        """True if `multiprocessors` is known: then kernels can be timed by thread blocks."""
         return self.multiprocessors is not None
 
 

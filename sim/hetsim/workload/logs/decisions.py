@@ -476,7 +476,7 @@ def _instants(jobs: list[LoggedJob]) -> Iterator[tuple[float, list[LoggedJob], l
 
 
 def stretches_of(jobs: list[LoggedJob], nodes: int) -> list[tuple[float, float]]:
-    """Return the intervals on which rules are judged: the whole log, or parts of it."""
+    """Return the intervals to judge rules in: the whole log, or parts of a long log."""
     judged = max(MIN_JUDGED, MAX_JUDGED * FEW_NODES // max(FEW_NODES, nodes))
     if len(jobs) <= judged:
         return [(jobs[0].arrival, max(job.start for job in jobs))]

@@ -78,7 +78,7 @@ def identify(
     """Find the scheduling rules and placements that explain a log, from best to worst.
 
     None without recorded starts or waits, or with too few jobs.  `capacity`: GPUs (or cores) of the cluster, if known;
-    `sizes`: of each node, by name.  `cut`: the log begins with the jobs that run or wait at that time.
+    `sizes`: of each node, by name.  `cut`: the log also has all jobs that ran or waited when it begins.
     """
     if (half := explain(table, capacity, cut, part=0)) is None:
         return None
@@ -143,7 +143,7 @@ def identify(
 
 
 def candidates(half: Explained) -> Iterator[Rule]:
-    """Yield the scheduling rules that are tried on a log, with and without its limits."""
+    """Yield scheduling rules to try, given the limits and order that half a log shows."""
     rules = [Rule("arrival", discipline) for discipline in ("block", "skip", "easy", "conservative")]
     static = [order for order in KEYS if order not in ("arrival", "class")]
     rules += [Rule(order, discipline) for order in static for discipline in ("block", "skip")]

@@ -127,7 +127,7 @@ def composite(text: str) -> float | None:
 
 
 def count(unit: str | None) -> Cell:
-    """Return a cell reader of counts in `unit` (such as milli); if None, also `500m`."""
+    """Return a reader of counts in `unit` (such as milli); None: cells like 2 or 500m."""
     divisor = COUNTS[unit] if unit else 1.0
 
     def read(value: Any) -> float:

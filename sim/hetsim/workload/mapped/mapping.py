@@ -207,7 +207,7 @@ def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
 
 
 def fold_of(value: Any) -> Fold:
-    """Return the rule that merges rows of a job, as `{by: id, columns: {gpus: max}}`."""
+    """Parse a rule to merge a job's rows, such as `{by: id, columns: {gpus: max}}`."""
     return value if isinstance(value, Fold) else Fold(*_by_and_rules(value, "fold"))
 
 

@@ -106,7 +106,7 @@ class PickedColumns:
         self.row_problems.fail_if_any()
 
     def whole_numbers(self, wanted: Sequence[str], least: int = 1) -> list[int]:
-        """Read a column of whole numbers, such as tokens or requests."""
+        """Read the first existing column in `wanted`: whole numbers of at least `least`."""
 
         def read(cell: Any) -> int:
             value = plain(cell)
@@ -235,7 +235,7 @@ class _Table:
             self.last = size
 
     def result(self, expected: bool, ranks: list[float]) -> Found:
-        """Return sizes, seconds, spreads; `expected`: rows begin with the expected time."""
+        """Return batch sizes, seconds and spreads; expected: row[0] is the expected time."""
         sizes = sorted(self.rows)
         seconds, spreads = [], []
         for size in sizes:

@@ -302,7 +302,7 @@ def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, 
 
 
 def _amounts_of_each(column: Column, there: dict[str, Any], found: Proposal) -> None:
-    """Add remarks that GPUs and cores may be per unit (such as a node) of `column`."""
+    """Remark that GPU or core numbers may be per node (or other unit in `column`)."""
     if column.name not in there.values():
         for target in ("gpus", "cpus"):
             if isinstance(there.get(target), str):

@@ -175,7 +175,7 @@ def _unusable(held: dict[str, float]) -> str:
 
 
 def _product(spec: dict[str, Any], held: dict[str, float], line: int, makes: dict[str, list[int]]) -> Any:
-    """Return the GPU product that a pod selects; count a pod without one in `makes`."""
+    """Return the GPU product that a pod selects; count pods without one by GPU make."""
     if (make := next(iter(_makes(held)), None)) is None:
         return ""
     product = (spec.get("nodeSelector") or {}).get(GPUS[make][0])

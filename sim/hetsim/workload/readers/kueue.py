@@ -265,7 +265,7 @@ def _objects(log: JobLog, kind: str | None = None) -> dict[str, dict[str, tuple[
 def suits(pods: dict[str, Any], flavor: dict[str, Any]) -> bool:
     """Return True if pods (a PodSpec) may run on the nodes of a flavor (its spec).
 
-    They tolerate its taints, and select no other value of its node labels; other labels do not matter to Kueue.
+    Pods must tolerate the flavor's taints, and their selectors must match its node labels; other labels are ignored.
     """
     tolerations = [*(pods.get("tolerations") or ()), *(flavor.get("tolerations") or ())]
     labels = flavor.get("nodeLabels") or {}

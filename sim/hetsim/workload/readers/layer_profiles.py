@@ -217,7 +217,7 @@ class _Antichains:
         self.after, self.ancestors = after, ancestors
 
     def augmented(self, antichain: Iterable[str]) -> list[str]:
-        """Add each ancestor of an antichain's layer whose output other layers also read.
+        """Add ancestors of the antichain's layers where a branch to other layers begins.
 
         As in PipeDream, a layer at which branches begin is added even if each branch has a layer in the antichain: its
         output then counts as sent across the cut, although nothing after the cut reads it.

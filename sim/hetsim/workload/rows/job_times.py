@@ -54,7 +54,7 @@ class HeldOverTime:
         return float(self.level[order][min(above, len(order) - 1)]) if len(order) else 0.0
 
     def at(self, times: np.ndarray) -> np.ndarray:
-        """Return the level at each of these times, after the changes at that instant."""
+        """Return the amount in use at each of `times`, after changes at the same instant."""
         place = np.searchsorted(self.times, times, side="right") - 1
         return np.where(place >= 0, self.level[np.maximum(place, 0)], 0.0)
 
@@ -244,7 +244,7 @@ class JobTimes:
 
 
 class _Rest:
-    """The log as columns: jobs with settled times are evidence for ambiguous times."""
+    """All jobs of a log as columns; known times help to decide ambiguous times."""
 
     def __init__(self, log: "JobLog", opened: list[_Open]):
         blocks = list(log.blocks)

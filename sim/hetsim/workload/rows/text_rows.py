@@ -213,8 +213,8 @@ class Twice(float):
 def instant_of(found: datetime, zone: tzinfo | None) -> float:
     """Return a date as seconds since 1970.
 
-    A date without a time zone is read in `zone` (None: UTC).  If it occurs twice there, because clocks were set back, a
-    `Twice` is returned.
+    A date without a time zone is read in `zone` (None: UTC).  If it occurs twice there, because clocks were set back,
+    the result is a `Twice`: a float with the earlier instant, whose attribute `later` is the later one.
     """
     if found.tzinfo is not None:
         return found.timestamp()
