@@ -52,7 +52,7 @@ class Ahead:
         return self._wait(task.modes[task.modes_by_speed()[0] if position is None else position])
 
     def response(self, task: Task, position: int | None = None) -> float:
-        """Return seconds until the task would end in mode `position` (see `wait`)."""
+        """Return seconds until the task would end in mode `position` (None: the fastest)."""
         if (service := self.service(task)) is not None:
             return service.response(task)
         position = task.modes_by_speed()[0] if position is None else position
@@ -183,8 +183,9 @@ class TokensAhead:
     def response(self, task: Task) -> float:
         """Return the predicted seconds until the last token of a new request.
 
-        If the service limits the time to the first token, return a value to compare with this limit: the seconds until
-        the first token, or this limit plus the predicted lateness of the last token, whichever is larger.
+        If the service limits the time to the first token, return instead a number to compare with this limit: the
+        larger of the predicted seconds until the first token, and the limit plus the predicted lateness of the last
+        token.
         """
         service, position = self.service, task.modes_by_speed()[0]
         before = service.request_delay + self.wait()
@@ -269,7 +270,7 @@ class SloFeasible(Admission):
         self.ahead = Ahead(view)
 
     def time_left(self, task: Task, view: View) -> float:
-        """Seconds that the predicted response may take; inf without a deadline."""
+        """Maximum predicted response (s) of an admitted task; inf without a deadline."""
         return self.ahead.time_left(task) * (1.0 + ROUNDING) / self.safety
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
@@ -316,12 +317,12 @@ class Adaptive(Admission):
     Decides: as `predicted_wait`, with an adaptive limit.  After each answer the limit is multiplied by exp(−gain ·
     percentile) if it was late and by exp(gain · (1 − percentile)) if it was in time: in equilibrium exactly the share 1
     − percentile of the answers is late, whatever the load and the error of predictions.  The limit stays between 1/1000
-    of the target and 4 times the target.
-    Reference: Robbins and Monro, A Stochastic Approximation Method (1951), for a quantile; as admission control with
-    feedback from measured response times: Welsh and Culler, Adaptive Overload Control for Busy Internet Servers (2003).
-    Known: the equilibrium is that of a stationary load; after a jump the limit needs about 1/(gain · percentile) late
-    answers to fall by a factor e, and longer to rise.  Weakness: it learns from answers, so it reacts one response time
-    late.  Cost: O(1) per request, the sums of `view.backlog` per task.
+    of the target and 4 times the target.  Reference: Robbins and Monro, A Stochastic Approximation Method (1951), for a
+    quantile; as admission control with feedback from measured response times: Welsh and Culler, Adaptive Overload
+    Control for Busy Internet Servers (2003).  Known: the equilibrium is that of a stationary load; after a jump the
+    limit needs about 1/(gain · percentile) late answers to fall by a factor e, and longer to rise.  Weakness: it learns
+    from answers, so it reacts one response time late.  Cost: O(1) per request of a service; for other tasks a call of
+    `view.backlog`.
 
     target: the response time to meet; default: the tasks' own deadlines.
     percentile: the share of admitted tasks that should meet the target.
@@ -358,7 +359,7 @@ class Adaptive(Admission):
         self._learn(task, True)
 
     def _learn(self, task: Task, gone: bool) -> None:
-        """Adjust the limit after a task has ended; a task that reneged counts as late."""
+        """Adjust the limit after a task has ended; reneging (`gone`) counts as late."""
         if task.index not in self._admitted:
             return
         del self._admitted[task.index]

@@ -156,7 +156,7 @@ class HeteroPrio(Scheduler):
 
 
 def from_scratch(task: Task, placement: Placement, view: View) -> float:
-    """Seconds from a start now to the end, without any earlier work of the task."""
+    """Return seconds to the end if the task restarts now and its present work is lost."""
     stages = view.stages((task,), placement)
     return max(stages.ready, stages.write_back) + stages.upload + task.estimate_in(placement.mode) + stages.download
 

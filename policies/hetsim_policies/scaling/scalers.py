@@ -1,4 +1,4 @@
-"""Scaling: the number of replicas of a service, by its counters or by forecast."""
+"""Scaling: policies that set a service's number of replicas, by load or forecast."""
 
 import math
 from collections import deque

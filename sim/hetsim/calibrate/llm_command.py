@@ -51,7 +51,7 @@ def report(
     what: str, stages: "dict[str, Shaped]", profile: dict[str, Any], remarks: list[str], target: Path, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
-    """Print the errors of all curves tried for each stage's times; write the profile."""
+    """Print the errors of all curves fitted to each stage's times; write the profile."""
     errors = {
         name: {
             "chosen": one.chosen, "worst_deviation": one.off,

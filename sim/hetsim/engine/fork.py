@@ -68,7 +68,7 @@ def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
 
 
 def unchanging(state: RunState) -> dict[int, Any]:
-    """Return values by `id` that forks share, as they never change, or lack."""
+    """Return the objects that forks of a run share, by `id`; None: absent in forks."""
     values = state.links.up_lines, state.links.down_lines, state.sources._block, state.sources._delivered
     return {id(state.sources.progress): None} | {id(one): one for one in values}
 
@@ -313,7 +313,7 @@ class Copier:
         return self._later(old, kind.__new__(kind), kind)
 
     def _hashed(self, old: Any) -> Any:
-        """Copy an object that is a dictionary or a set as well."""
+        """Copy an instance of a class derived from dict or set."""
         empty = self._object(old)
         self._keyed.append((old, empty))
         return empty
@@ -365,7 +365,7 @@ FILLS: dict[type, Fill] = {list: _extend, dict: _update}
 
 
 class Fields:
-    """The fields of a class: slots, those of a `__dict__`, and members of a list."""
+    """Copies objects of a class: their slots, `__dict__` entries, and list elements."""
 
     def __init__(self, kind: Any) -> None:
         each = [vars(base).get("__mypyc_attrs__") or vars(base).get("__slots__", ()) for base in kind.__mro__]

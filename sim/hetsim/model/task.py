@@ -51,7 +51,7 @@ class Task:
 
     @staticmethod
     def fill_copies(tasks: "list[Task]", copies: "list[Task]", all_of: Callable[[list[Any]], list[Any]]) -> None:
-        """Fill empty copies: the tasks of a fork."""
+        """Copy the fields of `tasks` to the empty `copies`; `all_of` copies a list."""
         launches, memos = all_of([task._launch for task in tasks]), all_of([task.memo for task in tasks])
         histories = all_of([task._history for task in tasks])
         for old, new, launch, memo, history in zip(tasks, copies, launches, memos, histories, strict=True):

@@ -283,7 +283,7 @@ def _split(text: str, default: str) -> tuple[str, str]:
 
 
 def _history(given: str) -> tuple[JobHistory, Any, float]:
-    """Return the jobs of the log, its table, and the seconds added to its times."""
+    """Return the log's jobs, its task table, and the offset (s) added to its times."""
     from hetsim.workload.logs.history import history_of
 
     form, file = _split(given, "slurm")
@@ -316,7 +316,7 @@ def _site_rules(
     policy: str | None, rules: str | None, jobs: list[SnapshotJob], now: float, log: JobHistory,
     earlier: Weights | None = None,
 ) -> Rules:  # fmt: skip
-    """Learn the site's rules from jobs; drop a cycle that the default policy ignores."""
+    """Learn the site's rules; without caps or weights, drop the backfill cycle."""
     from hetsim.twin.rules import Rules, learned
 
     site = Rules() if rules == "none" else learned(jobs, now, log, earlier)

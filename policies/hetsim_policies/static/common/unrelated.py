@@ -42,7 +42,7 @@ def allowed_times(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
 
 
 def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> Split:
-    """Divide tasks fractionally among types so that the last type ends earliest.
+    """Divide tasks fractionally among types so that the makespan is minimal.
 
     This is a linear program (see the module); each task must be able to run on a type with devices.  Pairs of task and
     type with infinite time are excluded, and pairs that take longer than the sum of all tasks' minimum times: no
@@ -94,7 +94,7 @@ def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> 
 def _by_columns(
     solved: Callable[..., Any], times: np.ndarray, counts: Sequence[int], usable: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    """Solve the linear program by column generation, from a few pairs of each task."""
+    """Solve `split` by column generation; return solution and used (task, type) pairs."""
     allowed = np.where(usable, times, np.inf)
     chosen = np.zeros(times.shape, dtype=bool)
     rows = np.arange(len(times))[:, None]
@@ -118,13 +118,13 @@ def _by_columns(
 
 
 def priced(times: np.ndarray, counts: Sequence[int], prices: np.ndarray) -> np.ndarray:
-    """Minimum cost of each task at these prices; the sum is a bound on the makespan."""
+    """Minimum time × price of each task; the sum is ≤ makespan if Σ counts·prices = 1."""
     with np.errstate(invalid="ignore"):
         cost = np.where(np.isfinite(allowed_times(times, counts)), times * prices, np.inf)
     return cost.min(axis=1, initial=np.inf)
 
 
 def good_prices(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Return dual prices of the device types (`split`); of a sample if tasks are many."""
+    """Return the types' dual prices by `split`, from a sample if there are many tasks."""
     every = max(1, -(-len(times) // SAMPLE))
     return split(times[::every], counts).prices

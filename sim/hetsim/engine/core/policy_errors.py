@@ -137,7 +137,7 @@ def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
 
 
 class Questions:
-    """Detects a policy that queries the view without end and decides nothing."""
+    """Counts a policy's queries since its last decision, to detect an endless loop."""
 
     def __init__(self, run: RunState):
         self._run = run

@@ -1,7 +1,7 @@
 """The queue of a service: rows of requests; task objects exist only if accessed.
 
 If nothing has to be decided at the arrivals of a service, an arrival causes no event: the waiting requests are a slice
-of the sorted column of arrivals, from `head_at` to the number of arrived requests, and a batch is a part of this slice.
+of the sorted column of arrivals, from `head_at` to the last arrived request, and a batch is a part of this slice.
 All other rows wait in a separate list: requests that return from a stopped batch, and all requests of a service whose
 arrivals are events (because admission decides on each, requests wait for data or predecessors, clients send them, or a
 cache may answer them).
@@ -177,7 +177,7 @@ class Queue:
 
     @property
     def apart(self) -> bool:
-        """True if any request waits outside the arrival column (see the module)."""
+        """True if a request waits outside the array of arrivals that are known in advance."""
         return bool(self._apart)
 
     @property
@@ -219,7 +219,7 @@ class Queue:
         return float(self.table.arrival[row]), row
 
     def _place(self, row: int) -> int:
-        """Return the index of a request in the separate list; -1 if it is not there."""
+        """Return the index of row `row` in the list `_apart`; -1 if it is not there."""
         order = self.order
         at = bisect_left(self._apart, row if order is None else order(row), self._first, key=order)  # type: ignore
         return at if at < len(self._apart) and self._apart[at] == row else -1
@@ -274,7 +274,7 @@ class Queue:
         return requests
 
     def factors(self, mode: Mode, size: int) -> Sequence[float]:
-        """Return random factors of upload, compute and download of a batch of this size."""
+        """Return random factors on a batch's upload, compute and download times."""
         factors: Sequence[float] = (1.0, 1.0, 1.0) if self._noise is None else self._noise()
         if mode.scattered:
             drawn = zip((mode.upload, mode.table, mode.download), self._spread.random(3).tolist(), factors, strict=True)
@@ -302,7 +302,7 @@ class Queue:
             self.clock.round_due = True
 
     def join(self, task: Task) -> None:
-        """Add a request that has just arrived, to a queue whose arrivals are events."""
+        """Add a request that has just arrived; for queues whose arrivals are events."""
         coming = self.coming
         assert isinstance(coming, OneByOne)
         coming.to_come -= 1
@@ -315,7 +315,7 @@ class Queue:
             self._insert(task)
 
     def never(self) -> None:
-        """Expect one request fewer to arrive, since it will never wait in this queue."""
+        """Expect one request fewer to arrive: this request will never wait in the queue."""
         if isinstance(self.coming, OneByOne):
             self.coming.to_come -= 1
         self.came()
@@ -336,7 +336,7 @@ class Queue:
             self.ring()
 
     def remove(self, row: int) -> bool:
-        """Remove a request that starts alone or ends; return False if it does not wait."""
+        """Remove a request from any position; return False if the request does not wait."""
         if (at := self._place(row)) == self._first:
             self._leave(1)
         elif at >= 0:
@@ -399,7 +399,7 @@ class Queue:
         self._call()
 
     def came(self) -> None:
-        """Handle an arrival event: call the policy if it waits for this many requests."""
+        """Handle an arrival: call the policy if enough requests wait or no more will come."""
         if self.fleet is not None and self.over:
             for replica in self.fleet.replicas:
                 replica.queue.came()
@@ -407,7 +407,7 @@ class Queue:
             self._call()
 
     def want(self, count: int) -> None:
-        """Have the policy called once `count` requests wait, or arrivals end (0: never)."""
+        """Call the policy when `count` requests wait or no more arrive; 0: cancel this."""
         self.wanted = count
         if self.column is None:
             return
@@ -421,7 +421,7 @@ class Queue:
                 self.clock.again(time, ARRIVAL, self.timer)
 
     def end_now(self) -> int:
-        """End the arrivals; return how many requests of the column will not arrive."""
+        """Stop further arrivals; return how many known future requests will not arrive."""
         self.clock.cancel(self.timer)
         return self.coming.end_now()
 

@@ -117,7 +117,7 @@ class Capacity(PlacementIndex):
         return 0
 
     def _quick_shares(self, placement: Placement) -> int:
-        """Occupy accelerators of one node, or a part of one, as `quick_take` does."""
+        """Occupy accelerators of one node and return 0; if impossible, only return -1."""
         mode, devices = placement.mode, placement.devices
         node = self.nodes[devices[0].node]
         if mode.millicores > node.cpu_free or mode.memory > node.mem_free or mode.node_count > 1 or not node.up:

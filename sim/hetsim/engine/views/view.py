@@ -301,7 +301,7 @@ class EngineView:
         return self._work_ahead().count(kind, class_, self._state.queues if own else queues)
 
     def _queues(self, own: bool) -> list[Any]:
-        """Return the queues of requests; `own`: without those of replicas."""
+        """Return the queues of requests; `own`: only those of services without replicas."""
         queues = self._state.queues
         if own:
             return [queue for queue in queues if queue.fleet is None]

@@ -33,9 +33,9 @@ ATTENTION = re.compile(r"attn(\*|\.\*|\$|$|\.[qkvo]\w*proj)")
 
 
 def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any]:
-    """Return a model's architecture from its config.json; errors name the key.
+    """Return a model's architecture from its config.json; ValueError names a bad key.
 
-    named: the file, relative to `folder`.  formats: with its number formats.
+    named: the file, relative to `folder`.  formats: include the model's number formats.
     """
     if not isinstance(named, str) or not named:
         raise ValueError(f"config: must be the name of a file; got {shown(named)}")
@@ -179,7 +179,7 @@ class _Config:
 
     @staticmethod
     def width(given: Any) -> str | None:
-        """Return the number format of a quantization (name, or type and bits), or None."""
+        """Return the number format that a quantization describes; None if not supported."""
         if not isinstance(given, dict):
             return FORMATS.get(str(given))
         name = FORMATS.get(f"{given.get('type', 'int')} {given.get('num_bits')}")

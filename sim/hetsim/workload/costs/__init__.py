@@ -1,1 +1,1 @@
-"""Cost models: seconds from network and device figures, or from measurements."""
+"""Cost models of neural networks: seconds by device figures or by measurements."""

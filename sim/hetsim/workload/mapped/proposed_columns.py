@@ -25,7 +25,7 @@ WIDTHS: tuple[str, ...] = tuple(_TABLES["widths"].split())
 
 @dataclass(frozen=True)
 class Words:
-    """Words that identify a column: one of each set in `sets`, and none of `none`."""
+    """Words that identify a column: at least one of each of `sets`, none of `none`."""
 
     sets: tuple[frozenset[str], ...]
     none: frozenset[str] = frozenset()
@@ -347,7 +347,7 @@ def seconds_of(column: Column) -> list[float] | None:
 
 
 def amounts(chosen: dict[str, Column], found: Proposal) -> None:
-    """Propose units of memory columns, and of GPUs or cores in thousandths or percent."""
+    """Propose the units of memory, GPU and core columns, from their names and numbers."""
     units = found.keys.setdefault("units", {})
     for target in ("memory", "gpu_memory"):
         column = chosen.get(target)
@@ -377,7 +377,7 @@ def amounts(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def fractions(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """Propose GPUs as number × thousandths of a GPU, if the log has both columns."""
+    """Propose `gpus` × a column of GPU thousandths, if the log has such a column."""
     part = next((one for one in columns if words_of(one.name) >= {"gpu", "milli"} and one.numbers is not None), None)
     gpus = chosen.get("gpus")
     if part is None or gpus is None or part is gpus:
