@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.tasks import Tasks
@@ -150,7 +150,7 @@ class Task:
         column = self._table.writes
         return () if column is None else column[self.index]
 
-    def estimate_at(self, position: int) -> float:
+    def estimate_at(self, position: SupportsIndex) -> float:
         """Return the estimated seconds of the whole task in the mode at this position."""
         return self.estimates[position] + self.shape.modes[position].single
 

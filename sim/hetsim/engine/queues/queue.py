@@ -13,7 +13,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -224,13 +225,13 @@ class Queue:
         at = bisect_left(self._apart, row if order is None else order(row), self._first, key=order)  # type: ignore
         return at if at < len(self._apart) and self._apart[at] == row else -1
 
-    def arrival(self, position: int) -> float:
-        return self.table.arrival.item(self._row(position)) + self.service.request_delay
+    def arrival(self, position: SupportsIndex) -> float:
+        return self.table.arrival.item(self._row(index(position))) + self.service.request_delay
 
-    def deadline(self, position: int) -> float:
+    def deadline(self, position: SupportsIndex) -> float:
         if (column := self.table.deadline) is None:
             return math.inf
-        value = float(column[self._row(position)])
+        value = float(column[self._row(index(position))])
         return math.inf if value != value else value - self.service.response_delay
 
     @property
@@ -244,9 +245,9 @@ class Queue:
     def head(self) -> Task:
         return self.look(1)[0]
 
-    def look(self, count: int | None = None) -> list[Task]:
+    def look(self, count: SupportsIndex | None = None) -> list[Task]:
         """Return the oldest `count` requests, or all, as task objects."""
-        return self._objects(self.waiting_rows(count))
+        return self._objects(self.waiting_rows(None if count is None else index(count)))
 
     def tasks(self) -> Sequence[Task]:
         return self.look()
@@ -281,11 +282,11 @@ class Queue:
             return [f * stage.factor(size, u) if isinstance(stage, StageTable) else f for stage, u, f in drawn]
         return factors
 
-    def first(self, count: int, size: int | None = None) -> Requests:
-        return Requests(self, count, count if size is None else size)
+    def first(self, count: SupportsIndex, size: SupportsIndex | None = None) -> Requests:
+        return Requests(self, index(count), index(count if size is None else size))
 
-    def chosen(self, tasks: Sequence[Task], size: int | None = None) -> Requests:
-        return Requests(self, len(tasks), len(tasks) if size is None else size, tuple(tasks))
+    def chosen(self, tasks: Sequence[Task], size: SupportsIndex | None = None) -> Requests:
+        return Requests(self, len(tasks), len(tasks) if size is None else index(size), tuple(tasks))
 
     # The engine's side ----------------------------------------------------------------------------------------
 
@@ -406,17 +407,17 @@ class Queue:
         elif self.wanted and (len(self) >= self.wanted or self.over):
             self._call()
 
-    def want(self, count: int) -> None:
+    def want(self, count: SupportsIndex) -> None:
         """Call the policy when `count` requests wait or no more arrive; 0: cancel this."""
-        self.wanted = count
+        self.wanted = wanted = index(count)
         if self.column is None:
             return
-        if not count:
+        if not wanted:
             self.clock.cancel(self.timer)
             return
-        index = min(self.head_at + count - len(self._apart) + self._first, self.column.total) - 1
-        if index >= 0:
-            time: float = self.column.times.item(index)
+        last = min(self.head_at + wanted - len(self._apart) + self._first, self.column.total) - 1
+        if last >= 0:
+            time: float = self.column.times.item(last)
             if time > self.clock._now:
                 self.clock.again(time, ARRIVAL, self.timer)
 
@@ -428,10 +429,11 @@ class Queue:
     def input_of(self, row: int) -> int:
         return int(self.table.extra["input"][row])
 
-    def stages(self, size: int, placement: Placement) -> BatchTimes:
+    def stages(self, size: SupportsIndex, placement: Placement) -> BatchTimes:
         """Return the estimated stage times of a batch of `size` requests."""
         service, mode, devices, links = self.service, placement.mode, placement.devices, self.links
-        times, share = mode.stages(size, size * service.per_item[service.shape.position[mode]]), size / len(devices)
+        own, count = service.per_item[service.shape.position[mode]], index(size)
+        times, share = mode.stages(count, count * own), count / len(devices)
         if devices[0].type.kind == "cpu":  # the data are in host memory
             return times
         return times._replace(
