@@ -78,7 +78,7 @@ class BulkQueue:
         return present * time + self.rate * time * time / 2
 
     def beyond(self, size: int) -> np.ndarray:
-        """Return the expected number of arrivals in a batch that exceed the modeled queue.
+        """Return the expected number of arrivals during a batch that find the queue full.
 
         One value for each number of requests that remain in the queue when the batch starts.
         """

@@ -167,7 +167,7 @@ class PriorityLevel:
         return len(self.timely) + len(self.delayed)
 
     def time_out(self, now: float) -> list[Task]:
-        """Return requests that time out; with the action `delay`, move them to the end."""
+        """Remove and return timed-out requests, or (action `delay`) move them to the end."""
         expired: list[Task] = []
         goes = self.delayed if self.policy.timeout_action == "delay" else expired
         while self.timely and self.next_timeout <= now:

@@ -99,7 +99,7 @@ class Kueue(Scheduler):
     requeue: seconds after a release of quota until jobs that did not fit are considered again; Kueue's are 1 s.
     one_head: a round is one cycle over one head of each queue, for `policy.decisions`; otherwise cycles repeat while
         they admit.
-    recompute: if other heads preempt some of a head's victims, choose again; if false, it waits (Kueue before 0.18.5).
+    recompute: if other heads preempt a head's victims, choose others; if false, the head waits (Kueue before 0.18.5).
     levels: for each level of the topology above the racks: by name of a domain, the names of its nodes.
     Columns of tasks: flavors (the suitable ones, separated by commas), topology (with a level, such as "required
         block"; default: rack), preemption (gated: never preempts).

@@ -207,7 +207,8 @@ class Hierarchical(Scheduler):
     def _told(self, device: Device, group: DeviceGroup) -> list[Device]:
         """Return the group's devices that cannot be used while `device` is down.
 
-        If `device` is the cores of a node, these are the accelerators of this node; else it is `device` itself.
+        If the group has devices of its type, this is `device` itself; else, if `device` is the CPU of a node, these are
+        the accelerators of this node in the group.
         """
         if device.type in group.lanes:
             return [device]

@@ -328,7 +328,7 @@ class SharingTree:
         return ConstraintNode(name, _together(groups), tuple(below))
 
     def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """For task groups that run faster on accelerators, yield two ways to divide them."""
+        """Yield two ways to spread task groups over the accelerators that run them faster."""
         sites = self.devices
         if len(sites) < 2:
             return

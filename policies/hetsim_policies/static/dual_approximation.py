@@ -276,7 +276,7 @@ class Shelves:
         return max(1, math.ceil(3 * len(self.free) * self.gpu_area / (self.guess * coarseness)))
 
     def assignment(self, units: int) -> np.ndarray | None:
-        """Return a mask of GPU tasks (GPU time in `units`); None: makespan guess too low."""
+        """Return a mask of GPU tasks with least CPU work; None: makespan guess too low."""
         if min(self.cpu_weight, self.gpu_weight, self.gpu_area) < 0:
             return None
         unit = self.gpu_area / units
@@ -490,7 +490,10 @@ def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int,
 def _spread(
     need: np.ndarray, tasks: np.ndarray, since: np.ndarray, arrival: np.ndarray, lanes: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Schedule longest tasks first; `need`: seconds, `since`: when lanes are free."""
+    """Schedule tasks longest first; return their starts and lanes, and the last end.
+
+    need: seconds of the tasks; since: times at which lanes are free; lanes: lane of each task, None to choose.
+    """
     order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
     if lanes is None:
         starts, lanes = list_schedule(need, len(since), order, ready=arrival, since=since)

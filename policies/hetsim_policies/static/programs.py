@@ -61,7 +61,7 @@ class LinearProgram(DescendingPlanner):
 
 
 def linear_program(instance: Instance) -> tuple[Schedule, float]:
-    """Return a rounded schedule, and a makespan bound counted from the first arrival."""
+    """Return a rounded schedule and a lower bound of makespans from the first arrival."""
     schedules, bound = roundings(instance)
     return schedules[0], bound
 
@@ -299,7 +299,7 @@ class Hlp(PlannedScheduler):
 def hlp(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
-    """Return a linear program's schedule, and a makespan bound from the first arrival."""
+    """Return an LP-based schedule, and a lower bound of makespans from first arrival."""
     share, bound = graph_linear_program(times, counts, predecessors, ready)
     rows = np.arange(len(times))
     kind = share.argmax(axis=1) if len(times) else np.empty(0, dtype=np.int64)

@@ -269,7 +269,7 @@ def _counts(log: Spans, knots: np.ndarray) -> np.ndarray:
     """Return the regressors of the times of spans, one row per span.
 
     Columns: numbers of steps, of sequences, of context tokens and of steps that read prompts; for each interval between
-    two `knots` (prompt tokens), the sum over these steps of the part of the prompt that lies in the interval.
+    two `knots` (prompt tokens), the number of prompt tokens that lie in it, summed over the steps that read prompts.
     """
     size = log.read
     parts = []

@@ -101,7 +101,7 @@ def _medians(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[int]]:
-    """Drop sizes far faster than a smaller size; return kept times and dropped sizes."""
+    """Drop times < `FALLS` × a smaller size's; return kept times and dropped sizes."""
     kept: dict[int, float] = {}
     fallen = []
     for tokens, seconds in prefill.items():

@@ -123,7 +123,7 @@ class SummaryServer(Server):
         return float(np.average(errors, weights=[RANKS[rank] for _, rank in self.measured]))
 
     def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
-        """Return `parts` copies of log(measured / simulated) of the time between tokens."""
+        """Return `parts` copies of log(measured / simulated) of the mean token interval."""
         means = [one for one in self.figures(times, front_end, 0) if one.name.startswith("mean time between")]
         return np.full(parts, sum(math.log(one.measured / one.simulated) for one in means))
 

@@ -115,7 +115,7 @@ def plan_of(starts: dict[int, tuple[Placement, float]], record: Record, copies: 
     """Return recorded placements as a plan, in the order of starts.
 
     If the policy named no cores, cores that were free at the start are chosen.  `copies`: the plan's prefetches.  If a
-    task was stopped, the plan runs it once, from its last start, and computes the work that was saved before again.
+    task was stopped, the plan runs it once, in full, from its last start.
     """
     tasks, cluster = record.input.tasks, record.input.cluster
     free: dict[int, list[float]] = {}

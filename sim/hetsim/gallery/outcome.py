@@ -44,9 +44,9 @@ class Outcome:
     def comparison(self) -> pd.DataFrame:
         """Return one row per published figure and per extra case, in order.
 
-        Columns: table, the axes, value, paper (published figure), paper_deviation, hetsim (simulated figure),
-        deviation, runs, difference (hetsim - paper), allowed (maximum difference), within (True if in tolerance).  If a
-        case was not run, hetsim is NaN and within is missing.
+        Columns: table, the axes, value, paper (published figure), paper_deviation (its standard deviation), hetsim
+        (simulated figure), deviation (its standard deviation), runs, difference (hetsim - paper), allowed (maximum
+        difference), within (True if in tolerance).  If a case was not run, hetsim is NaN and within is missing.
         """
         tables = enumerate(self.entry.expected.tables)
         return pd.DataFrame([row for number, table in tables for row in self._rows(number, table)])

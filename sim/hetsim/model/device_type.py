@@ -232,9 +232,7 @@ class DeviceType:
     """Number of streaming multiprocessors, for work given as kernels. Default: the number of the known device with the
     name of this type."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
-    """Price of each device (for a CPU: of each core): one price such as 2.5/h, or separate prices with the keys up
-    and asleep. Default: the price in cluster.prices, else nothing.
-    """
+    """Price per device (CPU: per core): 2.5/h, or keys up and asleep. Default: as in cluster.prices, else nothing."""
     peak: object | None = None
     """Peak rates of each device (for a CPU: of a core), for work and profiles: figures, or the name of a known device
     such as h100. Default: looked up by the name of the type."""

@@ -217,7 +217,7 @@ class Exchange:
         return TrafficProfile(self.compute, self.filling, tuple(phases), bytes=sent, across=across)
 
     def _crossing(self, phase: Phase, nodes: tuple[int, ...]) -> dict[int, tuple[float, float]]:
-        """Return a phase's bytes by rack uplink: twice the busier direction, and in total."""
+        """Return by rack uplink the bytes that set a phase's duration, and all bytes sent."""
         uplinks = [self._uplink[node] for node in nodes]
         if len(set(uplinks)) == 1:
             return {}

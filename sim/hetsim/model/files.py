@@ -86,7 +86,7 @@ def package_table(module: str, name: str) -> dict[str, Any]:
 
 
 def watch_opens(reason: str = "code") -> None:
-    """Record each file that is read from now on, except code; reason: key to end this."""
+    """Record each non-code file read until `reason` is removed from `watching`."""
     _add_hook()
     watching.add(reason)
 

@@ -151,7 +151,7 @@ class Tasks:
         return len(self) if self.staged is None else self.staged.count
 
     def computing(self, times: np.ndarray) -> np.ndarray:
-        """Return compute seconds by task and mode: `times` + launch cost; inf: no mode."""
+        """Return compute seconds by task and mode: `times` + fixed seconds; inf: no mode."""
         single = np.full((len(self.shapes), times.shape[1]), math.inf)
         for row, shape in zip(single, self.shapes, strict=True):
             row[: len(shape.modes)] = [mode.single for mode in shape.modes[: len(row)]]

@@ -273,7 +273,7 @@ class Changes(Protocol):
 
     @property
     def launches(self) -> int:
-        """Number of starts; while it and `releases` are fixed, no launch starts or ends."""
+        """Number of starts; if it and `releases` are unchanged, no launch began or ended."""
 
     @property
     def steady(self) -> bool:

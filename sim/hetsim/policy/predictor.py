@@ -53,7 +53,7 @@ class Predictor:
         return math.inf
 
     def skip(self, count: int, time: float) -> None:
-        """Observe `count` evenly spaced zeros up to `time`; only if forecasts are near 0."""
+        """Observe `count` evenly spaced zeros up to `time`; only if `ceiling()` is near 0."""
         self.gap = (time - self.time) / count
         self._pass_over(count, time)
         self.time, self.last = time, 0.0

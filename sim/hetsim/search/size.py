@@ -228,7 +228,7 @@ def size(
 
 
 def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed: int | None) -> tuple[int, str]:
-    """Return the smallest value of `over` without certain overload, and the reason."""
+    """Return the smallest `over` without certain overload, and why smaller ones fail."""
     def overload(number: int) -> str:
         try:
             made = scenario.with_overrides({over: number}).build(seed)

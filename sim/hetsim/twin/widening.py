@@ -78,7 +78,7 @@ def _moves(error: np.ndarray, snapshots: int) -> tuple[float, ...]:
     """Return the seconds to add to each quantile; the median is not moved.
 
     error: actual start minus each forecast quantile (s), a row per earlier start.  The moved intervals contain the
-    intended share of all starts, if the earlier starts and one more are counted (conformal prediction).
+    intended share of the earlier starts and one more independent start (several rows, as errors are correlated).
     """
     moves, starts, more = [0.0] * len(SHARES), len(error), max(1.0, len(error) / (WORTH * snapshots))
     for low, high in ((0, -1), (1, -2)):

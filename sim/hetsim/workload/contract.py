@@ -146,7 +146,7 @@ class ArrivalProcess(Frozen):
         return True
 
     def events(self, until: float) -> float:
-        """Return about how many arrivals and rate changes precede `until` (s); 0: unknown."""
+        """Estimate the number of arrivals and rate changes before `until` (s); 0: unknown."""
         rate = self.rate_mean
         return 0.0 if rate is None else rate * until
 

@@ -525,8 +525,9 @@ def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) 
 def _by_rank(listed: list[Candidate], borrow: bool, keys: set[Key]) -> Iterator[tuple[Workload, str]]:
     """Yield, in order, the candidates for preemption whose queues still borrow quota.
 
-    A candidate's queue must borrow quota of one of `keys` (flavor and resource), and so must each cohort between it and
-    the cohort shared with the preemptor.  Candidates in the preemptor's own queue need not borrow.
+    A candidate's queue, and each cohort between it and the cohort shared with the preemptor, must borrow quota of one
+    of `keys` (flavor and resource); candidates in the preemptor's own queue need not.  borrow: True if the preemptor
+    may borrow; then candidates of rank 1 are not preempted to reclaim quota.
     """
     for rank, one, common, reason in listed:
         below = one.queue.path[: one.queue.path.index(common)]

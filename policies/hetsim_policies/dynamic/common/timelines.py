@@ -173,7 +173,7 @@ class Timeline:
                 shares.append((WHOLE if fullest is None else fullest) - mode.share)
 
     def max_amount(self, mode: Mode, start: float, end: float) -> int:
-        """Return how many GPUs, 1/1000 cores or nodes of a launch fit here in an interval."""
+        """Return how many GPUs, 1/1000 cores or nodes of a mode fit from `start` to `end`."""
         amounts, times = self.amounts(mode), self.times
         position = max(0, bisect_right(times, start) - 1)
         count = amounts[position]

@@ -108,7 +108,7 @@ class DeviceGroup:
         return self.name
 
     def count_lanes(self, down: Container[int]) -> None:
-        """Count usable devices by type; without its node's CPU an accelerator is unusable."""
+        """Count usable cores and accelerators by type; none on a node whose CPU is down."""
         self.lanes.update(dict.fromkeys(self.lanes, 0))
         for node in self.nodes:
             for device in (node.cpu, *node.accelerators) if node.cpu.index not in down else ():

@@ -169,7 +169,7 @@ class MinRises:
         self._known: dict[Mode, np.ndarray] = {}  # by mode and state: the minimum increase, NaN if not computed yet
 
     def by_share(self, mode: Mode, node: int) -> dict[int, float]:
-        """Map each free GPU share to the rise of fragmentation if a task starts there."""
+        """Return the rise of a node's fragmentation by free share of a GPU (`Mix.rises`)."""
         return self._mix.rises(self._states.states[int(self._states.number[node])], mode)
 
     def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:

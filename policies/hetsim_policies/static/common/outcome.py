@@ -115,9 +115,9 @@ def planned(
 def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
     """Return the plan with its final times.
 
-    If its timetable is not exact, the times are those of a simulation of the plan on the estimates (rehearsal).  If
-    tasks share links or memory is short, the plan is simulated only if `judged` is True: the planner compared plans by
-    simulation.  Otherwise it has the timetable for idle links.
+    If its timetable is not exact, the times are those of a simulation of the plan on the estimates (rehearsal).  But
+    the timetable for idle links remains if the plan is made during a run; and, unless `judged` is True (the planner
+    compared plans by simulation), if links, memory, host cores or sharing can delay tasks.
     """
     exact = plan.notes["timetable"] == "exact" and not plan.copies and not plan.fused
     exact = exact and not instance.problem.unplanned

@@ -252,7 +252,7 @@ class Transfers:
         self.go_on(part)
 
     def go_on(self, part: Part) -> None:
-        """Start the next transfer of `part` (a device's upload or download), or end it."""
+        """Start a part's next transfer; end the part if none is left or its device failed."""
         if not part.legs or not self.capacity.of[part.device.index].up:
             part.until = self.clock._now
             self.arrived(part)  # nothing is left to move, or nothing was

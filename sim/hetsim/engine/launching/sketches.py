@@ -132,7 +132,7 @@ class Sketches:
     def boundary(self, launch: Launch, called: float = -INF) -> None:
         """Handle a launch's clock entry: the begin of its download, or its end.
 
-        `called`: when it was decided that this launch downloads next; -inf: it did not wait for another download.
+        `called`: inf if the download had to wait for the end of another download on this accelerator, else -inf.
         """
         if launch.sketch is None:
             self.due(launch)

@@ -185,7 +185,7 @@ class PlacementIndex:
         return mask if mode.nodes is None else mask & mode.nodes
 
     def free_for(self, mode: Mode) -> int:
-        """Return the free amount for a gang, in its unit: nodes, GPUs or 1/1000 cores."""
+        """Return all nodes' free amount for a gang: in nodes, GPUs or 1/1000 cores."""
         numbers = self.having_room(mode)
         if mode.node_count > 1:
             return numbers.bit_count()

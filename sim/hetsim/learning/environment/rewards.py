@@ -309,7 +309,7 @@ class Makespan(Reward):
 
 
 class Energy(Reward):
-    """Minus the joules used, both by devices at rest and by launches.
+    """Minus the joules used: idle (or sleep) energy, plus launches' energy above idle.
 
     The energy of work is charged while it computes; if a launch is stopped within an uninterruptible block, the energy
     of the rest of the block is charged at once.

@@ -66,7 +66,7 @@ class Selection:
 
 
 class Race:
-    """Selection of the best policy: after each round, worse policies are eliminated."""
+    """Elimination of worse policies: `add` values, `start` once, `screen` each round."""
 
     def __init__(self, policies: Sequence[str], metric: str, probability: float = PROBABILITY, delta: float = DELTA):
         metrics.metric(metric)

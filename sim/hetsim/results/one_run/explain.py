@@ -346,7 +346,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
 
 
 def _replicas(record: Record) -> np.ndarray:
-    """Return by replica: task shape, times of decision, end, loading start and end."""
+    """Return a column by replica: shape, decision time, end, loading's start and end."""
     batches = np.array([(shape, *times) for shape, _, _, *times in record.occupied]).reshape(-1, 5).T
     if record.launches is None:
         return batches

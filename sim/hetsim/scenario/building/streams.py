@@ -182,7 +182,7 @@ def unfit(
 
 
 def why_unfit(context: Context, refused: list[Mode], types: Iterable[str] = (), nodes_by: str = "nodes: N") -> str:
-    """Return why `refused` modes or `types` cannot run; nodes_by: key for more nodes."""
+    """Return why no `refused` mode fits; without any, that no node has one of `types`."""
     if refused:
         return "; ".join(dict.fromkeys(context.modes.why_not(mode, nodes_by) for mode in refused))
     kinds = [kind.name for kind in context.cluster.types.values() if context.modes.of_kind(kind.name)]

@@ -38,11 +38,11 @@ class AlsoOn(ReplicasOn):
     """Replicas on another device type, and the keys that differ on this type."""
 
     step: StepTime | None = None
-    """Time of a step on this device type. Default: estimated from model and gpu, if the service's step is estimated."""
+    """Time of a step on gpus devices of this type. Default: estimated from model and gpu, if the service's step is."""
     gpu: NamedPeak | None = None
     """Peak rates of the GPU for the estimate: a known name, or figures."""
     tensor_parallel: Count | None = None
-    """Number of GPUs of a node over which each replica is divided; replaces gpus if step times are estimated."""
+    """Number of GPUs of a node over which each replica is divided; the same as gpus, give one of the two."""
     memory_share: Share | None = None
     """Share of the devices' memory for model, keys and values. Default: that of the service."""
 

@@ -355,10 +355,10 @@ class Architecture(Frozen):
         return max(1, -(-devices // self._kv_heads))
 
     def read(self, devices: int) -> float:
-        """Return the bytes that are read to decode one token, per token of its context.
+        """Return the memory traffic to decode a token, in bytes per token of its context.
 
-        They are those of keys, values and states, without weights, on all `devices` GPUs.  Costs that do not grow with
-        the context are spread over `CONTEXT` tokens.
+        It is that of keys, values and states, without weights, on all `devices` GPUs.  Costs that do not grow with the
+        context are spread over `CONTEXT` tokens.
         """
         kept = sum(one.bytes * one.share(CONTEXT) for one in self.attentions)
         return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT

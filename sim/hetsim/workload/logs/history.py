@@ -142,7 +142,7 @@ class RunTimes:
 
 
 class ArrivalTimes:
-    """Random arrival times: those of a random window of the log, with the jobs there."""
+    """Draws arrival times and jobs: those of a random time window of the log."""
 
     def __init__(self, submitted: JobHistory, horizon: float, now: float):
         self.submit = submitted.submit

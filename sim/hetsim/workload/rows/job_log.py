@@ -69,7 +69,7 @@ Moment = Annotated[float, PlainValidator(_moment), WithJsonSchema(_EXAMPLES)]  #
 
 @dataclass(frozen=True)
 class LogCut:
-    """Options of all job log readers: jobs to read, time scale, etc. (see module)."""
+    """Options of all job log readers, such as `since`; the module's docstring has all."""
 
     since: Moment = 0.0
     until: Moment | None = None
@@ -169,7 +169,7 @@ class JobLog(ReadFile):
         return self._added - 1
 
     def window(self) -> tuple[float, float]:
-        """Return `since` and `until` in log time (s); call it after reading a dated log."""
+        """Return `since`, `until` in log time (s); a log with dates must be read before."""
         zero = self.origin if not self.dated else self.first if math.isfinite(self.first) else 0.0
         bounds = []
         for key, given in (("since", self.cut.since), ("until", self.cut.until)):
