@@ -172,8 +172,9 @@ def visible_lines(text: str) -> str:
 class KeyProblem(ValueError):
     """A wrong value of a key, found by the check of the mapping that contains the key.
 
-    `inside`: key or path of keys, in the value of `key` (or in the mapping, if a short form lacks `key`), at which the
-    problem is reported.  `problems`: problems in a file that the key names, reported at their lines there.
+    `inside`: the key or path of keys below `key` at which the problem is reported; None: at `key` itself.  If the
+    mapping is a short form without `key`, `inside` is below the mapping.  `problems`: problems in a file that `key`
+    names, reported at their lines there.
     """
 
     def __init__(self, key: str, message: str, inside: Any = None, problems: Sequence[Problem] = ()):

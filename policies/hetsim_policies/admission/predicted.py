@@ -22,18 +22,19 @@ FEW = 4  # maximum number of devices of which each is queried for the time it is
 class Ahead:
     """Predicts when a new task would start and end.
 
-    For a task, the wait in a mode is the estimated work of all waiting and running tasks on the mode's device type,
-    divided by the number of launches of that mode that fit simultaneously.  It is 0 if no task waits and the task fits
-    now.  With exact estimates this is the true wait on one server in order of arrival; on several servers it is
+    Tasks: the predicted wait in a mode is the estimated work of all waiting and running tasks on the mode's device
+    type, divided by the number of launches of that mode that fit simultaneously.  It is 0 if no task waits and the task
+    fits now.  With exact estimates this is the true wait on one server in order of arrival.  On several servers it is
     slightly too short, and under other orders of service it is an average over tasks.  The widths of waiting tasks are
-    ignored.  For a request the prediction is a sum: the remaining time of the batch in flight, the full batches ahead
-    of the request, and its own batch.  Its own batch includes requests that arrive before that batch starts.  This
-    assumes greedy batches; delays by the batching policy and by other services are not included.  A request to a
-    language model is predicted to wait as long as the first request in the queue has waited so far (the delay of the
-    head of the line: Ibrahim and Whitt, Real-Time Delay Estimation Based on Delay History, Manufacturing & Service
-    Operations Management 11(3), 2009), and then to take the time that it would take alone.  This prediction is too
-    short if many requests share the steps, and is late after a change of load.  Cost: O(1) per request on one device;
-    for a task a call of `view.backlog`; for a language model linear in its requests.
+    ignored.
+    Requests that are served in batches: the prediction is the sum of the remaining time of the batch in flight, the
+    full batches ahead of the request, and its own batch, which includes requests that arrive before it starts.  Batches
+    are assumed to be greedy; delays by the batching policy and by other services are not included.
+    Requests to a language model: the predicted wait is the time that the first request in the queue has waited so far
+    (the delay of the head of the line: Ibrahim and Whitt, Real-Time Delay Estimation Based on Delay History,
+    Manufacturing & Service Operations Management 11(3), 2009).  Then the request takes the time that it would take
+    alone.  This is too short if many requests are in the same steps, and late after a change of load.
+    Cost: O(1) per request on one device, linear in the requests of a language model; one `view.backlog` per task.
     """
 
     def __init__(self, view: View, memory: int = 500):

@@ -57,7 +57,7 @@ class Waited(policy.ListScheduler):
 
     @staticmethod
     def schedgym(task: Task) -> float:
-        """Sort key with -1 - arrival as the waiting time, as in SchedGym; lowest first."""
+        """Return a task's sort key (lowest first), as in SchedGym: wait = -1 - arrival."""
         raise NotImplementedError
 
     def round_cost(self, problem: policy.PlanProblem) -> float:

@@ -276,7 +276,7 @@ def by_acceleration(given: Activation) -> list[int]:
 
 
 def by_affinity(given: Activation) -> list[tuple[int, int]]:
-    """Return (task, device queue) pairs with the task's data, by descending bytes."""
+    """Return (task, queue) pairs whose device has data of the task, most bytes first."""
     tasks, lines = np.nonzero((given.local > 0) & np.isfinite(given.seconds))
     order = np.argsort(-given.local[tasks, lines], kind="stable")
     return list(zip(tasks[order].tolist(), lines[order].tolist(), strict=True))

@@ -372,9 +372,10 @@ class SharingTree:
         return place
 
     def _orders(self, groups: Sequence[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield further constraints for given groups of tasks.
+        """Yield nodes of constraints to add to given groups of tasks, one kind per node.
 
-        They fuse equal kernels, run chains one after the other, order uploads, or separate groups with large uploads.
+        Kinds: fuse equal kernels; run the chains of a group one after the other; order the uploads of a group; place
+        the groups with the largest uploads on different devices.
         """
         if fused := tuple(Fuse(row) for group in groups for row in self._equal_kernels(group)):
             yield ConstraintNode("fuse", fused)

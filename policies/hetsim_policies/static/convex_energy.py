@@ -489,7 +489,7 @@ def _overrun(
 
 
 def finishes(machine: Machine, schedule: Schedule, slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each task's end without transfers, and the task it waits for (-1: none)."""
+    """Return each task's end, and the task it waits for (-1: none); slow: 1/frequency."""
     tasks = machine.instance.problem.tasks
     lanes = machine.lanes_of(schedule)
     needs = (machine.times(lanes) * slow[machine.device[lanes]]).tolist()

@@ -229,11 +229,12 @@ def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float,
 
 
 def counts(part: np.ndarray, s: int) -> np.ndarray:
-    """Return ⌊(s+1)x⌋/s for tasks of time x·λ, where λ is the guess of the makespan.
+    """Return ⌊(s+1)x⌋/s for each task: weights that sum to at most 1 on one device.
 
-    (s+1)x is reduced by a tolerance before it is rounded down.  The x of the tasks of one device sum to at most 1.
-    So the reduced (s+1)x sum to less than s + 1, the rounded numbers to at most s, and the results to at most 1.
-    s = 1 counts tasks longer than λ/2; s = 2 counts a task longer than 2λ/3 as 1, and another longer than λ/3 as ½.
+    part: the x of each task, its time divided by the guess λ of the makespan.  s = 1: tasks longer than λ/2 weigh 1; s
+    = 2: tasks longer than 2λ/3 weigh 1, others longer than λ/3 weigh ½.  Proof: the x of the tasks on one device sum to
+    at most 1, and (s+1)x is reduced by a tolerance before it is rounded down.  So the reduced (s+1)x sum to less than s
+    + 1, the rounded numbers to at most s, and the weights to at most 1.
     (Dual feasible functions: Fekete and Schepers, New Classes of Fast Lower Bounds for Bin Packing Problems, 2001.)
     """
     return np.maximum(np.floor(part * (s + 1) - TOLERANCE), 0.0) / s

@@ -144,10 +144,11 @@ class IntegerProgram(DescendingPlanner):
     (to 1e-6).  Equal lanes may be renumbered, so the i-th longest task is allowed only on the first i lanes of a type.
     Pairs of task and lane whose time exceeds the best known makespan are excluded.  The solver takes no initial
     schedule, so the best of mct, max_min, linear_program, lst and (on cores and one type of GPU) dual_approximation is
-    compared with its result, and the better one is the plan.  With a graph or arrivals the plan need not be optimal:
-    the program chooses a type for each task, with the load of each type and the paths of the graph as rows, and list
-    scheduling by upward ranks gives the order.  The bound is still valid.  Transfers and shared data are ignored.  A
-    search that ends at a limit returns its best plan, with `optimal: false` and `gap` in the notes and in a warning;
+    compared with its result, and the better one is the plan.
+    With a graph or arrivals the plan need not be optimal: the program only chooses the type of each task, and limits
+    the load of each type and the length of each path of the graph.  List scheduling by upward ranks then gives the
+    order.  The bound is still valid.  Transfers and shared data are ignored.
+    A search that ends at a limit returns its best plan, with `optimal: false` and `gap` in the notes and in a warning;
     `Plan.bound` is then the solver's bound.  With `node_limit` (the default) the plan is the same on every machine,
     with `time_limit` it is not; `node_limit` does not limit the work at the root of the search.  Programs of more than
     `max_variables` variables are not solved; the best other schedule, with the linear program's bound, is the result.

@@ -104,7 +104,7 @@ def greedy_dual(
 
 
 def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: float) -> np.ndarray | None:
-    """Mask of tasks that fill the second device type up to `guess`; None: infeasible."""
+    """Mask of tasks on the second type, for a makespan `guess`; None: it is too short."""
     limit = guess * (1 + TOLERANCE)
     p, q = times[:, 0], times[:, 1]
     second = p > limit

@@ -138,7 +138,7 @@ class Reading:
 
 
 def written(times: LinearSteps) -> dict[str, Any]:
-    """Return step times as the value of the service key `step`, in seconds."""
+    """Return step times as the value of the key `step` of a scenario's service, in s."""
     decode, prefill = times.decode, times.prefill
     assert isinstance(decode, StageTime)
     if isinstance(prefill, StageTable):
@@ -152,7 +152,7 @@ def written(times: LinearSteps) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Spans:
-    """For each request, the time and the work between its first and its last token."""
+    """Seconds, decoding steps and tokens between each request's first and last token."""
 
     seconds: np.ndarray
     steps: np.ndarray

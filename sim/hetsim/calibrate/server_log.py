@@ -262,7 +262,7 @@ class Figure:
 
 @dataclass
 class Fitted:
-    """Step times and front-end delay fitted to logs; errors on the requests held back."""
+    """Step times and front-end delay fitted to logs; errors on the held-out requests."""
 
     step: dict[str, Any]  # as in the service's `step`, in seconds; for a roofline `roofline` and `fixed`
     front_end: float
@@ -356,7 +356,7 @@ def _figures(servers: list[Server], fitted: "_Found") -> list[Figure]:
 
 
 def _late(servers: list[Server], fitted: "_Found") -> list[float]:
-    """Return log(measured / simulated decoding) of each log's held-back requests."""
+    """Return log(measured / simulated decoding time) by server, on held-out requests."""
     return [float(one.behind(fitted.times, fitted.front_end, first=one.fitted)[0]) for one in servers]
 
 
@@ -397,7 +397,7 @@ def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, flo
 
 
 def observed(server: Server) -> tuple[Interval, Interval]:
-    """Return the interval of an engine's step times, before and after a log is used."""
+    """Return the interval of real / predicted step times before and after using a log."""
     service, within = server.service, server.drift
     if service.interval is not None:
         prior = Interval(*service.interval)

@@ -111,7 +111,7 @@ class SummaryServer(Server):
         return None
 
     def build(self) -> RunInput:
-        """Return a run's input, with tokens scaled to the file's mean numbers of tokens."""
+        """Return a run's input, with token counts scaled to the means in the summary file."""
         run = super().build()
         for name, mean in zip(("prompt_tokens", "output_tokens"), self.tokens, strict=True):
             tokens = run.tasks.extra[name]

@@ -73,10 +73,11 @@ def imagine(
     coming: Sequence[tuple[float, Task]] = (), ratios: Sequence[float] = (),
     expected: Callable[[Tasks], np.ndarray] | None = None,
 ) -> Imagined:  # fmt: skip
-    """Fork a run for its policy: apply `decisions`, then continue with `scheduler`.
+    """Copy a run for its policy; the copy applies `decisions`, then runs `scheduler`.
 
-    `coming`: arrivals, as (time, earlier task to copy).  `ratios`: samples of true time / estimate, for tasks that run
-    or arrive.  `expected`: function that returns by which factor to multiply each task's estimate.
+    `seed`: of the copy's random numbers.  `coming`: arrivals, as (time, earlier task to copy).  `ratios`: samples of
+    true time / estimate, of which one is drawn for each task.  `expected`: function that returns by which factor to
+    multiply each task's estimate.
     """
     state = original.state
     run = state.input

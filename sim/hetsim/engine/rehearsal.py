@@ -20,7 +20,7 @@ from hetsim.policy.request_queue import Requests
 
 
 def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunInput], Record]) -> PlanProblem:
-    """Return what a planner plans for a run; `play` simulates a run to its end."""
+    """Return the problem that a planner solves; `play` simulates a run to its end."""
     stage = RehearsedStage(run, play)
     return PlanProblem(
         stage.tasks, run.cluster, random, simulate=stage.simulate, rehearse=stage.rehearse, unplanned=run.unplanned

@@ -78,7 +78,7 @@ class ShardOver(Exception):  # noqa: N818
 
 
 def make_part(study: Study, series: Iterable[Replicates], shard: Shard) -> ShardReport:
-    """Run this shard's part of the replications that are needed whatever the results."""
+    """Run the shard's part of the replications that are certain to be needed."""
     single = (
         Replicates(one.case, 1, begin=one.begin + number, warmup=one.warmup)
         for one in series for number in range(one.whole, one.goal)

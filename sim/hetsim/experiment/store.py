@@ -123,7 +123,7 @@ class Store:
                 return io.FileIO(path, "xb")
 
     def leave(self, block: Hashable) -> None:
-        """Do not seal a block's runs in one file, as a later study repeats some of them."""
+        """Mark a block of runs as incomplete: `seal` then writes no final file for it."""
         self._incomplete.add(block)
 
     def seal(self, block: Hashable = None) -> None:

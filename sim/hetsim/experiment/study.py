@@ -63,9 +63,10 @@ class Replicates:
     goal        number of replications that are needed in any case; a stopping rule may request more
     likely      number of replications that may turn out to be needed; idle workers run these ahead
     runs        metrics of the replications; None if neither the stopping rule nor the caller needs them
-    whole       the first `whole` replications run in this process; their complete results are in `results`
+    whole       number of first replications that run in this process and are stored completely, in `results`
     strict      True if a failed run ends the study
-    on_refusal  called if checks refuse the first replication before its clock starts; no further one is run then
+    on_refusal  function called with the error if the scenario fails its checks before the first replication starts;
+                the case then has no further replications
     begin       number of the first replication
     block       the block of runs of the store to which these runs belong (`hetsim.experiment.store`)
     """

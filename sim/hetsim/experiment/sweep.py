@@ -139,7 +139,7 @@ class Checked:
         self.pilots: dict[bytes, Pilot] = {}  # pilots of cases with `warmup: auto`, by the digest of their first run
 
     def add(self, label: str, scenario: str, run: str, seed: int, warmup: float) -> None:
-        """Add a row; scenario, run: hex digests; warmup: s (NaN: a pilot run finds it)."""
+        """Add a row of the sweep: digests in hex, `warmup` in s (NaN: from pilot runs)."""
         self.policy.append(self.names.setdefault(label, len(self.names)))
         self.scenarios += bytes.fromhex(scenario)
         self.runs += bytes.fromhex(run)

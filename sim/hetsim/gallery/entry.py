@@ -59,9 +59,10 @@ class Entry:
         return ScenarioError(self.document.problem(key, message))
 
     def scenario_of(self, given: str | None, key: Key) -> Path | str:
-        """Return a scenario by its file, relative to the entry's folder, or by name.
+        """Return a scenario's file, given as a path or as the name of a shipped scenario.
 
-        given: file or name in the entry; None: FOLDER.yaml next to the entry's folder.  key: place of an error.
+        given: path relative to the entry's folder, or name; None: FOLDER.yaml next to that folder.  key: its place in
+        the entry's file, for errors.
         """
         if given is None:
             scenario = self.folder.parent / f"{self.folder.name}.yaml"

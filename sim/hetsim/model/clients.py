@@ -97,8 +97,9 @@ class Clients:
     timeout: Any = math.inf
     """Maximum time of an attempt, waiting and running; from a distribution, a time is drawn for each attempt."""
     at_timeout: Literal["leave", "cancel", "stay"] = "leave"
-    """leave: the server is not notified and continues; cancel: the server stops the attempt, also if another attempt
-    was answered; stay: like cancel, but a client whose attempt is running waits for its end."""
+    """leave: the server is not notified and continues; cancel: the server stops the attempt, and all other attempts of
+    a call once one is answered; stay: like cancel, but if the attempt already runs, the client waits until it ends.
+    """
     give_up_after: Seconds = math.inf
     """Time after which the client gives up the call with all its attempts."""
     retry: Retry | None = None

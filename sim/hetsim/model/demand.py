@@ -114,7 +114,7 @@ class ComputeTime:
     """Time per batch."""
 
     def base(self, count: int) -> float:
-        """Return the seconds of a launch of `count` tasks without the tasks' own times."""
+        """Return the fixed seconds that a launch of `count` tasks adds to their own times."""
         return self.fixed
 
 

@@ -32,11 +32,11 @@ def link_rates(cluster: Cluster) -> list[float]:
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of communication of a step, among groups of `group` consecutive nodes.
+    """One communication phase of a training step, among the nodes of a job.
 
-    ring: each node sends to the next node of its group, so the data cross a rack's uplink once.  all_to_all: each node
-    sends to all other nodes of its group.  chain: node i and node i + group send to each other; with `loop`, also the
-    last and the first of these nodes.
+    ring: in each group of `group` consecutive nodes, each node sends to the next one, so the data cross a rack's uplink
+    once.  all_to_all: each node sends to all other nodes of such a group.  chain: node i and node i + `group` send to
+    each other; with `loop`, also the last `group` nodes and the first ones.
     """
 
     shape: Literal["ring", "all_to_all", "chain"]

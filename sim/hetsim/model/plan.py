@@ -159,7 +159,7 @@ class Plan:
         return {PLANNED_MAKESPAN: self.makespan, "lower_bound": self.bound}
 
     def queues(self) -> dict[str, list[int]]:
-        """Return the step numbers of each device, in the order of the plan."""
+        """Return the indices in `steps` of each device's steps, in the order of the plan."""
         queues: dict[str, list[int]] = {}
         for number, step in enumerate(self.steps):
             for device in step.devices:
@@ -167,7 +167,7 @@ class Plan:
         return queues
 
     def launches(self) -> list[list[int]]:
-        """Return the step numbers of each launch: one step, or several that are fused."""
+        """Return the indices in `steps` by launch: one step, or several that are fused."""
         groups: list[list[int]] = []
         fused: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
@@ -182,7 +182,7 @@ class Plan:
 
     @property
     def fused(self) -> list[list[int]]:
-        """Step numbers of launches with several tasks."""
+        """Indices in `steps`, a list for each launch of several tasks (a fused launch)."""
         return [numbers for numbers in self.launches() if len(numbers) > 1]
 
     def problems(self, tasks: Tasks, cluster: Cluster) -> list[str]:

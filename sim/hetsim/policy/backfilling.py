@@ -242,8 +242,8 @@ class Backfilling(ListScheduler):
     def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:
         """Return the reserved starts of the heads that compete with a task for resources.
 
-        All calls in a round return the same `Shadow` objects; a task that `survives` accepted counts as started in
-        them.
+        heads: tasks that wait because they do not fit now.  All calls in a round return the same `Shadow` objects; a
+        task for which `Shadow.survives` returned True counts as started in that object.
         """
         reserved = []
         for head in heads if len(heads) == 1 else [head for head in heads if claims_of(head) & claims_of(task)]:

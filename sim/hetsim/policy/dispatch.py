@@ -176,7 +176,7 @@ class Index:
         heappush(self._line[number].heaps[state], (key, number, self._version[number]))
 
     def _arm(self, line: LikeServices) -> None:
-        """Add idle services that have a request to the heap; others follow at an arrival."""
+        """Put idle services with a request in the heap; an arrival will add the others."""
         idle, line.idle = line.idle, []
         for number in idle:
             if self._state[number] == IDLE:

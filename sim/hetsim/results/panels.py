@@ -296,7 +296,7 @@ PIXELS_A_MEAN = 8  # Width in pixels of each mean.
 
 
 def settled(panel: Panel, pixels: float) -> Panel:
-    """Return a panel with limits and ticks; average lines too dense for `pixels`."""
+    """Return a panel (`pixels` wide) with limits and ticks; dense lines become means."""
     marks, label = panel.marks, panel.y.label
     edges = _means_edges(panel, pixels) if panel.means else None
     if edges is not None:

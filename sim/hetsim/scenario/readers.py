@@ -228,7 +228,7 @@ class ReadScenario(Protocol):
 
 @cache
 def rows() -> dict[str, frozenset[str]]:
-    """Map keys to readers (simulation, ...) that support them; `x.**`: keys below x."""
+    """Map keys to readers (models, planners) that support them; `x.**`: keys below x."""
     readers_by_key: dict[str, frozenset[str]] = {}
     section = ""
     for line in _TABLE.splitlines():
@@ -257,7 +257,7 @@ def pattern_of(path: str) -> str:
 
 @cache
 def readers_of(pattern: str) -> frozenset[str] | None:
-    """Return the readers that support a scenario key, None if the table lacks the key."""
+    """Return the readers (models, planners) that support a key; None: not in `rows()`."""
     parts = pattern.split(".")
     stars = [".".join(parts[:end]) + ".**" for end in range(1, len(parts) + 1)]
     permitted = [row for row in (rows().get(name) for name in (pattern, *stars)) if row is not None]

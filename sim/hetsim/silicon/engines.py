@@ -158,9 +158,9 @@ class Interval:
     def updated(self, factor: float, error: float, drift: float, within: float, again: bool) -> "Interval":
         """Return the interval after the factor was measured in one run (Bayes).
 
-        factor: the measured log(factor), with standard error `error`.  drift: standard deviation of log(factor) between
-        runs; within: how much of this deviation the interval already includes.  again: True: interval for another run,
-        with new drift; False: interval of the lasting factor, without drift.
+        factor: the measured log(factor), with standard error `error`.  drift: standard deviation of log(factor) from
+        run to run; within: the part of `drift` that this interval already includes.  again: True: return the interval
+        of another run, with the drift of that run; False: return that of the factor that all runs have in common.
         """
         if math.isinf(error):
             return self

@@ -195,7 +195,7 @@ def variants(document: dict[str, Any], explained: Explained, pooled: bool, clust
 
 
 def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> float | None:
-    """Return the time at which a warm start begins; None if not needed or impossible."""
+    """Return when (s) to cut the log for a warm start; None: not needed or impossible."""
     jobs = explained.jobs
     if explained.warm_end <= float(jobs.arrival[0]):
         return None

@@ -239,10 +239,10 @@ class _Known:
     def widened(
         self, listed: list[dict[str, Any]], policy: Ruled, count: int, quiet: bool, shadow: list[Past]
     ) -> tuple[Any, list[str]]:
-        """Return how to widen the forecasts' intervals, from earlier errors; and notes.
+        """Return the `Widening` of forecast intervals (from past errors), and notes.
 
-        None if `count` is 0 or too few starts are known.  shadow: forecasts of the shadow log; if their starts do not
-        suffice, `count` earlier snapshots are forecast.
+        None in place of a `Widening` if `count` is 0 or too few starts are known.  shadow: forecasts stored by earlier
+        calls; if their starts do not suffice, forecasts of `count` earlier snapshots are made and judged.
         """
         from hetsim.twin.forecast import SnapshotCluster
         from hetsim.twin.judge import earlier_instants, look_back

@@ -46,7 +46,7 @@ class Widening:
     by_group: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def moved(self, told: Sequence[float] | np.ndarray, horizon: float, group: str = "") -> np.ndarray:
-        """Return a start's quantiles (5, 25, 50, 75, 95 %) widened, at most the horizon."""
+        """Widen start quantiles `told` (s from now) by a group's errors, up to `horizon`."""
         capped = np.minimum(np.asarray(told, dtype=float), horizon)
         moved = np.clip(capped + np.array(self.by_group.get(group, self.moves)), 0.0, horizon)
         middle = moved[..., 2] = capped[..., 2]

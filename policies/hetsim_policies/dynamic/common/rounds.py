@@ -237,7 +237,8 @@ class RoundScheduler(Scheduler):
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
         """Return how much a mode of the job is behind its fair time, and its fair time.
 
-        way: number of the mode.  First value: fair time minus received time (rule deficit), else fair / received time.
+        way: number of the mode.  Fair time: seconds due to the mode by the end of this round.  First value: with rule
+        `deficit`, fair time minus received time; with rule `ratio`, fair time / received time.
         """
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]

@@ -61,7 +61,7 @@ class PairedJob(RoundJob):
         self._numbers = {way: number for number, way in enumerate(self.ways)}
 
     def way_of(self, position: int, label: int) -> int:
-        """Return a number for a mode and a kind of partner job (`label`; -1: no partner)."""
+        """Return the index in `ways` of (mode, partner's label), added if new; -1: alone."""
         way = (position, label)
         if (number := self._numbers.get(way)) is None:
             number = self._numbers[way] = len(self.ways)

@@ -14,7 +14,7 @@ Topology = Literal["required", "preferred", "unconstrained"]
 
 @dataclass(eq=False)
 class Domain:
-    """A domain, such as a rack: its path of names; pods that fit; domains inside."""
+    """A domain (such as a rack): path of names, number of pods that fit, subdomains."""
 
     names: tuple[str, ...]
     room: int

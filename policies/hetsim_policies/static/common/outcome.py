@@ -1,13 +1,14 @@
-"""From a schedule to a plan: timetable, bounds, coverage; used by all planners.
+"""Turns a planner's schedule into a plan with timetable, lower bound and notes.
 
-If the stages of different tasks overlap on a lane (core or GPU), its tasks are ordered as in a flow shop (`flow_shop`).
-The planned makespan is that of the plan's timetable, with transfers that the planner may have ignored.  `timing`
-computes the timetable without the engine.  If that timetable is not exact, because transfers share a link or the plan
-has prefetches, `finished` uses the times of a rehearsal of the plan on the estimates.
+If the stages of different tasks overlap on a lane (core or GPU), its tasks are ordered as in a flow shop
+(`flow_shop`).  The planned makespan is that of the plan's timetable, which includes transfers, also those that the
+planner ignored.
+`timing` computes this timetable without the engine.  It is not exact if transfers share a link or the plan has
+prefetches; `finished` can then use the times of a rehearsal (a simulation of the plan on the estimates).
 A planner's bound assumes that tasks occupy lanes for `Instance.time`; if stages overlap this is false, and the bound is
 omitted.  Bounds that are always valid (`stage_bound`) are added if links or engines can limit the makespan.
 `Plan.notes` has two entries on this.  `timetable` is `exact` if each start and finish is that of the run, else `idle
-links`.  `covers` has one word for each effect that can lengthen a run (transfers, memory, release times, others):
+links`.  `covers` states for each effect that can lengthen a run (transfers, memory, release times, others):
     absent    the effect does not occur, or can delay nothing
     covered   the bound counts it
     partly    the bound counts part of it
@@ -236,7 +237,7 @@ def coverage(instance: Instance) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ResourceRow:
-    """A resource: how much each task uses of it on each type, and capacity per second."""
+    """One resource: its use by task and device type, and its capacity per second."""
 
     use: np.ndarray
     capacity: float

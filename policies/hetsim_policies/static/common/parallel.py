@@ -446,7 +446,7 @@ Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def wide_rounds(instance: WideTasks, allowed: np.ndarray, choice: Choice) -> PoolLanes:
-    """Place tasks by highest `choice`, each in the `allowed` mode that ends it first."""
+    """In each step, place the task of highest value (`choice`) where it ends first."""
     lanes, arrival = PoolLanes(instance), instance.problem.tasks.arrival[instance.task]
     wanted = list(zip(instance.pools_of, instance.width.tolist(), instance.parts.tolist(), strict=True))
     demands = list(dict.fromkeys(wanted))

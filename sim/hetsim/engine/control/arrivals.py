@@ -271,7 +271,7 @@ class Arrivals:
     # Patience -----------------------------------------------------------------------------------------------
 
     def expect_expiry(self) -> None:
-        """Register when patience ends, for requests that arrive without events (columns)."""
+        """Register the patience deadlines of requests whose arrivals cause no events."""
         tasks, deadlines = self.state.tasks, self.state.patience
         ends = [(one.service.rows, one.column.times) for one in self.state.queues if one.column is not None]
         if ends and deadlines is not None and tasks.expires is not None:

@@ -62,8 +62,9 @@ class Flow(Timer):
     def there(self, now: float, called: float) -> bool:
         """Return True if this booked transfer is still under way when another one begins.
 
-        `called`: time of the decision to begin the other transfer.  If this transfer ends exactly now, it counts only
-        if it began after `called`: a run by events would begin the other transfer before this one ends.
+        A booked transfer has a known end, and no event for it.  `called`: time of the decision to begin the other
+        transfer.  A transfer that ends exactly `now` is still under way only if it began after `called`: if both had
+        events, the other transfer would begin before this one ends.
         """
         return self.until > now or (self.until == now and called < self.since and self.owner is not None)
 

@@ -258,7 +258,7 @@ class Fleet(KVTransfers):
         return self.signals.foresee(replica, newcomer)
 
     def in_steps(self, request: Generation | None, end: float) -> float:
-        """Return the seconds of a request in steps until `end`; 0 if it has not joined."""
+        """Return how long (s) a request took part in steps by `end`; 0 if it never did."""
         if request is None or not request.started:
             return 0.0
         until = end if math.isnan(request.paused_at) else request.paused_at

@@ -1,4 +1,4 @@
-"""Launches that stop early: work that counts, saving of state, time limits."""
+"""Stops of launches before their end: kept and lost work, saving, time limits."""
 
 import math
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Deadlines of tasks, requests, clients and launches: one event for all of a kind."""
+"""Heaps of deadlines of tasks, requests, clients or launches; one event per heap."""
 
 import math
 from collections.abc import Callable

@@ -158,7 +158,7 @@ class NodeState(DeviceState):
 
     @staticmethod
     def fill_copies(nodes: "list[NodeState]", copies: "list[NodeState]", all_of: Callable[..., list[Any]]) -> None:
-        """Fill the empty node states of a forked run; `all_of` copies a list of objects."""
+        """Fill a fork's empty node states `copies` from `nodes`; `all_of` copies a list."""
         for old, new in zip(nodes, copies, strict=True):
             old.copy_to(new)
             new.node, new.index, new.bit = old.node, old.index, old.bit

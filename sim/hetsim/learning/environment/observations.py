@@ -247,18 +247,19 @@ class Arrays(Observation):
 
 
 class GraphObservation(Arrays):
-    """Observation `graph`: the arrays of `dict`, the task graph, and data locations.
+    """Observation `graph`: the arrays of `Arrays`, plus task graph and data locations.
 
-    The tasks shown are the first `window` waiting tasks.  `scale`: seconds of a typical task.
-    graph   (tasks, 8): a row for each task that has arrived and not ended: 1 (0 in empty rows), 1 if it waits for
-            predecessors, 1 if it waits for a device, 1 if it runs, log(shortest time / scale), length of the critical
-            path from its start / scale (in shortest estimated times), number of unfinished predecessors, of successors.
+    `Arrays` is observation `dict`.  Tasks shown: the first `window` waiting tasks.  `scale`: seconds of a typical task.
+    graph   (tasks, 8): a row for each task that has arrived and not ended.  Columns: 1 (0 in an empty row); 1 if the
+                task waits for predecessors; 1 if it waits for a device; 1 if it runs; log(shortest time / scale);
+                length of the critical path from its start to the end of the graph, in shortest estimated times / scale;
+                number of unfinished predecessors; number of successors.
     links   (links, 2): for each edge, the rows in `graph` of predecessor and successor; -1: no edge.
     shown   (window,): the row in `graph` of each task shown; -1: no row.
     data    (items, 1 + nodes): GB of each item; by node, 1 for a valid copy in host memory, 2 for one on a GPU.
     needs   (window, items): 1 if the task shown reads the item, 2 if it writes it.
-    The first 4,096 tasks in workload order have a row.  The workload with which the environment was created sets
-    all sizes; without a task graph, `graph` has about twice as many rows as that workload has tasks.
+    The first 4,096 tasks in workload order have a row.  The workload with which the environment was created sets all
+    sizes; without a task graph, `graph` has about twice as many rows as that workload has tasks.
     """
 
     name = "graph"

@@ -122,11 +122,11 @@ class Comparison:
         ]
 
     def shown_table(self) -> pd.DataFrame:
-        """The table as text: a row per policy, a column per metric."""
+        """Return the table with formatted texts: a row per policy, a column per metric."""
         return pd.DataFrame({metric_name(name): self.cells(name) for name in self.metrics}, index=self.table.index)
 
     def shown_plans(self) -> pd.DataFrame:
-        """The plans as text, times in one unit; – if undefined."""
+        """Return the plans as a table of formatted texts, times in one unit; –: undefined."""
         times = self.plans[list(PLAN_COLUMNS[:3])].to_numpy()
         factor, unit = fitting(times.ravel().tolist(), SECONDS)
         texts = [[with_unit(figures(value / factor, 4), unit) for value in column] for column in times.T.tolist()]

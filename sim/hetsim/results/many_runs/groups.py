@@ -1,4 +1,4 @@
-"""Groups of tasks, such as users: tables of several replications or policies."""
+"""Metrics by group of tasks (such as users), over replications and policies."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class Several(Protocol):
 def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np.ndarray]:
     """Return the values of each (group, metric) by replication; NaN if undefined.
 
-    For a metric that is a mean, another key (group, name of its weight) has the numbers of tasks or tokens averaged.
+    For a metric that is a mean, the key (group, `weight_of(metric)`) has the number of tasks or tokens in the mean.
     """
 
     if isinstance(outcome, Result):
@@ -56,7 +56,7 @@ def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np
 def group_contributions(
     values: Mapping[tuple[str, str], np.ndarray], chosen: np.ndarray | slice = slice(None)
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Return, by (group, metric), a value per replication; their mean estimates it."""
+    """Return values per replication by (group, metric); their mean is the estimate."""
     by_key = {}
     for group, name in values:
         if not name.startswith("_"):

@@ -216,7 +216,7 @@ def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str])
 
 
 def _half_widths(cube: np.ndarray, given: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Return CI half-widths by row and metric (`names`) from jackknife values `given`."""
+    """Return CI half-widths by row and metric; `given`: jackknife values of `cube`."""
     count = cube.shape[1]
     with np.errstate(invalid="ignore"):
         spread, mean = given.std(axis=2, ddof=1), given.mean(axis=2)

@@ -139,8 +139,9 @@ class FreeCapacity:
         """Return, by mode and time interval, whether a mode fits: FITS, FRAGMENTED or 0.
 
         FRAGMENTED: it does not fit, but the free capacity of all nodes together would suffice. 0: even that does not.
-        at: number of the time interval in which each node state begins; states: columns of these node states, in the
-        order of the parameters of `measure`; count: number of intervals.
+        A node state is the free capacity of one node until it changes.  at: number of the time interval in which each
+        node state begins; states: the arguments of `measure`, arrays with an entry per node state; count: number of
+        intervals.
         """
 
         def over_time(values: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Builds the modes and the `LanguageService` of a `service: {kind: llm}` entry."""
+"""Builds the service and the replicas' modes of a `service: {kind: llm}` entry."""
 
 import math
 from functools import cached_property
@@ -129,7 +129,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return [(mode, kind.times.alone(prompt, output, limit)) for kind, mode in self.modes]
 
     def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
-        """Add the service to the entry's tasks, with warnings and a check of its load."""
+        """Attach the service to its entry's tasks; add warnings and a check of its load."""
         stream.language = self.service
         stream.replica_modes = self.modes
         for kind, mode in stream.replica_modes:
@@ -163,7 +163,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         stream.overload = overload
 
     def _intervals(self, stream: TaskStream) -> None:
-        """Warn of uncertain step times; if service.uncertain, draw a factor for all steps."""
+        """Warn of the interval of step times, if any; set or draw the factor on all steps."""
         service = self.service
         if service.interval is not None:
             interval = of_engine("measured")(*service.interval)

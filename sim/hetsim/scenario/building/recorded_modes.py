@@ -257,7 +257,7 @@ def demand_of(entry: WorkloadEntry, table: TaskTable, key: str, kept: np.ndarray
 
 
 def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, float]]:
-    """Return device types with times: type, column of the times, factor on the times."""
+    """Return (device type, trace column of its run times, factor on them) tuples."""
     cluster = context.cluster
     own = {
         device.name: column

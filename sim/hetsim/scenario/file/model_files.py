@@ -67,7 +67,8 @@ class _Config:
     def number(self, *keys: str, default: int | None = None) -> int:
         """Return the first value given for these keys, as a whole number.
 
-        ValueError if it is not above 0 (default 0: at least 0), or if there is neither a value nor a default.
+        ValueError if the value is not a whole number from 1 (from 0 if `default` is 0) to 10⁹, or if no value is given
+        and there is no default.
         """
         key = next((one for one in keys if self.value(one) is not None), keys[0])
         value = self.value(key)

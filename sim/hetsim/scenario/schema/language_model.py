@@ -136,8 +136,8 @@ class LanguageModel(Profiled, Replicas):
     for model on gpu with tensor_parallel, plus the engine's own times between kernels.
     """
     uncertain: bool = False
-    """Draw a random factor on all steps of a replication: from the key interval or, if engine is given, from the errors
-    on measured servers.
+    """True: multiply all step times of a replication by a random factor, drawn from `interval` or, if only `engine` is
+    given, from the prediction errors of this engine on measured servers.
     """
     interval: tuple[StepFactor, StepFactor] | None = None
     """90 % interval of the factor on step times. Unless `uncertain` is set, the factor is its geometric mean."""

@@ -50,7 +50,7 @@ class Precision(Model):
     precision: _Inside
     """Half-width of the interval to reach, as a share of the mean, such as 5%."""
     metric: Name
-    """Metric whose confidence interval has to become so narrow, such as response_mean."""
+    """Metric whose confidence interval must reach `precision`, such as response_mean."""
     max: Annotated[Count, Field(ge=MIN_FOR_PRECISION, le=MAX_REPLICATIONS)] = 200
     """Maximum number of replications."""
     confidence: _Inside = 0.95

@@ -1,1 +1,1 @@
-"""Cost models of neural networks: seconds by device figures or by measurements."""
+"""Cost models: times of neural networks from device peak rates or measurements."""

@@ -226,7 +226,8 @@ def on_nodes(
 
     factor 1: the node with the least sufficient room; -1: the node with the most room; 0: the first node with room.
     key: order of jobs that start at one instant.  A job that fits nowhere overfills the node with the most room.
-    sizes: GPUs or cores of each node.  Return None if there is only one node, or a job is larger than any node.
+    sizes: GPUs or cores of each node.  Return the jobs with their nodes, and `sizes`; None if there is only one node,
+    or a job is larger than any node.
     """
     if len(sizes) < 2 or any(job.amount > max(sizes) for job in logged):
         return None
@@ -251,7 +252,7 @@ def _preference(factor: float, rate: list[float], free: float, node: int) -> tup
 def _choices(
     logged: list[LoggedJob], sizes: list[float], key: Callable[[LoggedJob], float] | None
 ) -> Iterator[tuple[LoggedJob, list[int], list[float]]]:
-    """Yield each job that could choose among nodes, these nodes, and the free amounts."""
+    """Yield (job, nodes where it fits, free GPUs or cores by node) if it had a choice."""
     state = RecordedState(sizes, {}, (), max(job.user for job in logged) + 1)
     together = Counter(job.start for job in logged)
     ends = sorted(logged, key=lambda job: job.end)

@@ -101,7 +101,7 @@ def _limit(
 
 
 def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bool:
-    """Return True if more starts than by chance (`prompt` of `roomy`) follow job ends."""
+    """Return True if `prompt` of `roomy` starts follow job ends, more than by chance."""
     from scipy.stats import binom
 
     gaps = np.minimum(np.diff(np.append(ends, max(last, ends[-1]))), PROMPT)

@@ -174,7 +174,7 @@ def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) ->
 
 
 def choose(columns: list[Column]) -> ColumnChoice:
-    """Choose a column per job attribute: the best name among columns that fit."""
+    """Choose a column for each job attribute, by name, among columns whose cells fit."""
     pairs, unfit = [], dict[str, str]()
     for target, names in NAMES.items():
         for column in columns:
@@ -319,7 +319,7 @@ def durations(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _measured(target: str, chosen: dict[str, Column]) -> str:
-    """Return the unit in which a duration equals end − start; "" if no rows show both."""
+    """Return the unit in which the duration column equals end − start; "" if unknown."""
     if target != "duration" or not {"start", "end"} <= set(chosen):
         return ""
     start, end, took = (chosen[one] for one in ("start", "end", "duration"))

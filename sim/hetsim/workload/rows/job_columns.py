@@ -87,7 +87,7 @@ def _padded(values: array, count: int, filler: float) -> np.ndarray:
 
 
 class Blocks:
-    """Rows of a log in blocks: one in memory; with `folder`, earlier ones in a file."""
+    """A log's rows in memory; with `folder`, full blocks are stored in a file there."""
 
     def __init__(self, folder: Path | None = None):
         self.current = RowBlock()
