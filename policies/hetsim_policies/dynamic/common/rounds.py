@@ -22,7 +22,7 @@ a round linear in the waiting jobs after each release.
 import math
 from collections.abc import Collection, Iterator
 from operator import itemgetter
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -34,7 +34,7 @@ from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
 from hetsim.model.units import Seconds
-from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait, WantedReplica
 from hetsim_policies.dynamic.common.fractions import ModeOffers
 
 RoundLength = Annotated[Seconds, Field(gt=0)]
@@ -106,6 +106,8 @@ class RoundScheduler(Scheduler):
         self.jobs: dict[int, RoundJob] = {}
         self._down: set[int] = set()
         self._held: dict[int, None] = {}  # accelerators that replicas of language models keep
+        self._with_replicas: bool | None = None  # None: not known yet
+        self._counts: tuple[Any, np.ndarray] = (None, np.zeros(0))  # devices by type, and what they were counted for
         self._kinds: dict[str, int] = {}
         self._next = -math.inf
         self._counted = 0.0
@@ -139,6 +141,10 @@ class RoundScheduler(Scheduler):
     def device(self, device: Device, up: bool) -> None:
         (self._down.discard if up else self._down.add)(device.index)
         self._stale = True
+
+    def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
+        self._with_replicas = True
+        return super().replica(wanted, view)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.jobs:
@@ -213,17 +219,24 @@ class RoundScheduler(Scheduler):
         return job.rows
 
     def _held_by_replicas(self, view: View) -> dict[int, None]:
+        if self._with_replicas is False:
+            return {}
         own = {
             device.index for job in self.jobs.values() if job.mode >= 0 and job.placement is not None
             for device in job.placement.devices
         }  # fmt: skip
-        return {
+        held: dict[int, None] = {
             device.index: None for node in view.cluster.nodes for device in node.accelerators
             if device.index not in own and view.load(device) > 0 and view.free_at(device) == math.inf
         }  # fmt: skip
+        self._with_replicas = bool(self._with_replicas or held)
+        return held
 
     def _capacity(self, cluster: Cluster) -> np.ndarray:
         """Number of devices that are up and without replicas, by type (of CPUs: cores)."""
+        counted_for = frozenset(self._down), tuple(self._held)
+        if self._counts[0] == counted_for:
+            return self._counts[1].copy()
         capacity = np.zeros(len(self._kinds))
         for node in cluster.nodes:
             if node.cpu.index in self._down:
@@ -232,7 +245,8 @@ class RoundScheduler(Scheduler):
             for device in node.accelerators:
                 if device.index not in self._down and device.index not in self._held:
                     capacity[self._kinds[device.type.name]] += 1
-        return capacity
+        self._counts = counted_for, capacity
+        return capacity.copy()
 
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
         """Return how much a mode of the job is behind its fair time, and its fair time.
@@ -401,6 +415,8 @@ class RoundRoom:
             key = expected.get(number, 0.0), self.cores[number] if on_cpu else len(devices)
             if (best is None or key < best[0]) and self.host_holds(node, mode, 1.0):
                 best = (key, devices)
+                if not on_cpu and key == (0.0, min_devices):
+                    break  # no other node can be better
         placement: Placement | None = None
         if best is not None:
             placement = Placement(mode, tuple(best[1][: max(1, mode.gpus)]))
