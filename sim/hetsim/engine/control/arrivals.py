@@ -160,7 +160,7 @@ class Arrivals:
         if not self._by_itself:
             ready, row = self._ready, task.index
             # The arrival or the end of the last predecessor: a deferral counts as waiting.
-            if ready is not None and (known := ready[row]) != known:
+            if ready is not None and (ready_since := ready[row]) != ready_since:
                 at, last = task.arrival, state.graph.ready
                 ready[row] = task.ready = max(at, last.pop(row, -math.inf)) if last else at
             if self._fleets and (fleet := self._fleets.get(task.shape)) is not None:
