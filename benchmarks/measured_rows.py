@@ -177,11 +177,14 @@ def rules_of(row: pd.Series) -> Rules:
     clients, prompt, engine, day = int(row["batch_size"]), int(row["isl"]), row["backend"], public(row)
     if not day:
         if engine == "sglang":
-            return Rules(1.0, prompt + 1500, mixed=str(row["backend_version"]) >= "0.5.6")
+            memory = 0.91 if row["gpu"] == "h200" else 0.84
+            mixed = str(row["backend_version"]) >= "0.5.6"
+            return Rules(1.0, prompt + 1500, mixed=mixed, memory=memory)
         late = engine == "trtllm" or version(str(row["backend_version"])) >= (0, 14)
         short = engine == "trtllm" and not pd.isna(row["gemm_quant_mode"])
         fewer = int(engine == "trtllm" and row["model"] == "llama-3.1-8b")
-        return Rules(1.0, prompt + clients, late=late, fewer=fewer, stored="fp8" if short else "")
+        memory = 0.8 if engine == "trtllm" else 0.9
+        return Rules(1.0, prompt + clients, late=late, fewer=fewer, stored="fp8" if short else "", memory=memory)
     if engine == "sglang":
         return sglang_rules(row)
     if engine == "vllm":
