@@ -193,12 +193,13 @@ class Builder:
         return formats[::-1] if self.model.experts > 1 and number_format == "fp8" else formats
 
     def matrix(self, outputs: float, inputs: float, number_format: str | None = None) -> np.ndarray:
-        """Return the seconds of a matrix for each of `TOKENS`, in its first measured format, without a launch."""
+        """Return a matrix's seconds for each of `TOKENS`, without a launch."""
         formats = self.formats(number_format or self.model.number_format.weights)
-        made = [[(self.gpu, engine, "matrix", one, ()) for engine in ENGINES] for one in formats]
-        keys: list[Key] = next(filter(None, ([key for key in keys if key in surfaces()] for keys in made)), [])
-        seconds = self.fastest("matrix", tuple(key[3] for key in keys[:1]) or formats, (TOKENS, outputs, inputs))
-        return np.maximum(0.0, seconds - min(surface_of(key).launch for key in keys))
+        for one in formats:
+            keys: list[Key] = [(self.gpu, engine, "matrix", one, ()) for engine in ENGINES]
+            if launches := [surface_of(key).launch for key in keys if key in surfaces()]:
+                return np.maximum(0.0, self.fastest("matrix", (one,), (TOKENS, outputs, inputs)) - min(launches))
+        raise NotMeasured(f"matrix in {' or '.join(formats)} was not measured on {self.gpu}")
 
     def fastest(self, kernel: str, formats: tuple[str, ...], where: tuple[Coordinate, ...]) -> np.ndarray:
         """Return a kernel's seconds: the minimum over the engines that were measured.
