@@ -4,6 +4,9 @@ The wheel aiconfigurator-core has a table `silicon_sample.csv`: mean time to fir
 TensorRT-LLM and SGLang under a steady number of concurrent requests.  Repeats of a configuration count once, with their
 median.  B300, GB300, gpt-oss-120b, GLM, and configurations whose SHA-1 ends in 0, 1 or 2 are kept out.  The digest is
 that of the columns in `KEY`, joined by "|", numbers without a fraction as whole ones and missing ones empty.
+
+The settings are those of the repositories of InferenceMAX (scripts in `benchmarks`, loads in `.github/configs`, by the
+day of the measurement) and of aiconfigurator (templates of its generator, for NVIDIA's own runs).
 """
 
 from __future__ import annotations
@@ -172,7 +175,8 @@ def rules_of(row: pd.Series) -> Rules:
     waits for 0.9 of a step's tokens, or 20 steps.  The other source has equal lengths, and steps of one prompt and the
     batch; its published rule has 500 to 1500 tokens more, but first tokens on H100 take the time of one prompt.  Its
     SGLang mixes prompts into decoding steps since 0.5.6, and its TensorRT-LLM with Llama 3.1 8B runs one request less
-    than there are clients: so say its first tokens, which take a share of 1 / clients of an answer more.
+    than there are clients: so say its first tokens, which take a share of 1 / clients of an answer more.  Its templates
+    leave 0.8 of the free memory to TensorRT-LLM; SGLang, given no share, computes one from the memory of the GPU.
     """
     clients, prompt, engine, day = int(row["batch_size"]), int(row["isl"]), row["backend"], public(row)
     if not day:
