@@ -47,7 +47,7 @@ def topological(predecessors: Graph) -> list[int]:
 
 
 def upward(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
-    """Longest path from each task's start to the end of the graph."""
+    """Return each task's longest path (s): from its start to the end of the graph."""
     return [own + tail for own, tail in zip(mean.tolist(), tails(mean, before, order), strict=True)]
 
 
@@ -63,7 +63,7 @@ def tails(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
 
 
 def downward(mean: np.ndarray, before: Ways, order: Sequence[int], ready: np.ndarray | None = None) -> list[float]:
-    """Longest path to each task's start, from the first tasks or from an arrival."""
+    """Return the longest path (s) to each task's start, from 0 or from `ready` times."""
     times = mean.tolist()
     rank = [0.0] * len(times) if ready is None else np.asarray(ready, dtype=float).tolist()
     for task in order:

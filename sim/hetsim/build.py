@@ -1,4 +1,4 @@
-"""Program files of the package, and whether the engine is compiled."""
+"""Data files of the package, and whether its engine is compiled (`BUILD`)."""
 
 from importlib import import_module
 from pathlib import Path

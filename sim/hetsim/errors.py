@@ -130,7 +130,7 @@ class DamageWarning(UserWarning):
 
 
 class UnknownInputs(UserWarning):
-    """Some inputs of a run are not known, so its results are not reused."""
+    """Warning: a run has inputs that are not known, so its results are not reused."""
 
 
 class PictureWarning(UserWarning):
@@ -144,7 +144,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def suggested_key(name: str, known: Iterable[str]) -> str:
-    """Return a hint for an unknown key: `list.0` for `list[0]`, or a similar key."""
+    """Return a hint for an unknown key: a similar key, or `list.0` for `list[0]`."""
     key, bracket, entry = name.partition("[")
     names = list(known)
     if bracket and key in names:
@@ -153,7 +153,7 @@ def suggested_key(name: str, known: Iterable[str]) -> str:
 
 
 def several(given: Any, name: str, what: str) -> Iterable[Any]:
-    """Return `given` if it is a collection (no text); otherwise raise UsageError."""
+    """Return `given` if it is iterable, but not str or bytes; else raise UsageError."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise UsageError(f"{name} must be {what}; got {given!r}")
     return given
@@ -172,8 +172,9 @@ def visible_lines(text: str) -> str:
 class KeyProblem(ValueError):
     """A wrong value of a key, found by the check of the mapping that contains the key.
 
-    `inside`: the key, or the path of keys, in the value of `key` at which the problem is reported; a short form of the
-    mapping may lack `key`.  `problems`: those in a file that the key names, reported at their lines there instead.
+    `inside`: the key or path of keys below `key` at which the problem is reported; None: at `key` itself.  If the
+    mapping is a short form without `key`, `inside` is below the mapping.  `problems`: problems in a file that `key`
+    names, reported at their lines there.
     """
 
     def __init__(self, key: str, message: str, inside: Any = None, problems: Sequence[Problem] = ()):

@@ -113,7 +113,7 @@ def to_send() -> tuple[tuple[str, str, bytes], ...]:
 
 
 def receive(sent: tuple[tuple[str, str, bytes], ...]) -> None:
-    """Register what another process sent; what cannot be loaded fails on first use."""
+    """Register objects sent by a process; those that fail to load raise on first use."""
     for kind, name, packed in sent:
         try:
             register(name, pickle.loads(packed), kind)
@@ -159,7 +159,7 @@ def parameters(item: Any) -> dict[str, inspect.Parameter]:
 
 
 def _stated(item: type) -> Callable[..., Any]:
-    """Return a callable with the signature of a class, from the source if compiled."""
+    """Return a callable with a class's signature, which a mypyc-compiled class lacks."""
     maker = next(one for one in item.__mro__ if "__init__" in vars(one))
     if not hasattr(maker, "__mypyc_attrs__") or inspect.isfunction(vars(maker)["__init__"]):
         return item

@@ -438,7 +438,7 @@ def test_the_runs_of_the_logs_are_in_the_interval_of_a_fit(drift, expected):
         ({}, ["--samples"], 2, "--samples has no effect with --observe"),
         ({"interval": [1.2, 1.1]}, [], 3, "server.yaml:15:5: workload.0.service.interval: the first number must be"),
         ({"kind": "other"}, [], 3, "server.yaml:13:3: workload.0.service: the workload entry must have service:"),
-        ({"interval": [2.0, 2.1]}, [], 0, "log.csv contradicts the interval before; does"),
+        ({"interval": [2.0, 2.1]}, [], 0, "log.csv do not overlap; does"),
     ],
 )
 def test_what_observe_says(tmp_path, change, options, code, message):

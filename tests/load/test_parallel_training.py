@@ -198,7 +198,7 @@ def test_ranks_beyond_an_island_send_over_pcie() -> None:
     ("change", "said"),
     [
         ({"devices": "v100"}, "workload.0.devices: the cluster has no accelerator v100; there are a100"),
-        ({"peak": None}, "workload.0.training: the speed of x is unknown; give it a peak under cluster"),
+        ({"peak": None}, "workload.0.training: the speed of x is unknown; give it the key peak under cluster"),
         ({"count": 0}, "workload.0.training: training needs GPUs, but the cluster has none"),
     ],
 )

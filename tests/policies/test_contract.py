@@ -20,6 +20,7 @@ from tiers import some, spread
 import hetsim as hs
 from hetsim import registry
 from hetsim.engine.rehearsal import WatchedRun
+from hetsim.engine.simulation import Simulation
 from hetsim.errors import PolicyError, RunError, UsageError
 from hetsim.model.cluster import Cluster, NodeSpec
 from hetsim.model.demand import StageTime, Stopping
@@ -33,6 +34,7 @@ from hetsim.policy import (
     Admission,
     Annotate,
     Backfilling,
+    Batching,
     Defer,
     Fetch,
     ListScheduler,
@@ -41,6 +43,7 @@ from hetsim.policy import (
     Set,
     Start,
     Stop,
+    Take,
     TaskQueue,
     Wait,
 )
@@ -215,6 +218,30 @@ def test_numbers_of_numpy_are_numbers():
     assert run(np.int64, np.float32, [np.int64(0)]) == run(np.float64, np.float64, np.array([0])) == plain
     assert "item a to n0/g0, but the item does not exist" in error_of(
         lambda view: [Fetch("a", view.cluster.by_name["n0/g0"])])  # fmt: skip
+
+
+def test_queries_take_whole_numbers_of_numpy():
+    """Such as the index of a minimum; compiled code would refuse them in place of Python's own."""
+    seen = {}
+
+    class Asking(Batching):
+        def __init__(self, kind):
+            self.kind = kind
+
+        def next_batch(self, queue, placement, view):
+            whole = self.kind
+            seen.setdefault(whole, []).append((
+                queue.stages(whole(1), placement), queue.arrival(whole(0)), queue.deadline(whole(0)),
+                queue.want(whole(2)), len(queue.look(whole(1))), len(view.waiting(whole(1))),
+                view.free("gpu", whole(0)), queue.head.estimate_at(whole(0)), queue.first(whole(1), whole(1)).size,
+            ))  # fmt: skip
+            return Take(whole(1))
+
+    for kind in (int, np.int64):
+        built = hs.load("batch-size-rules").build(0)
+        built.batching, built.horizon = [Asking(kind) for _ in built.services], 0.02
+        Simulation(built, check=True).run()
+    assert seen[int] == seen[np.int64] and len(seen[int]) > 1
 
 
 def test_a_policy_that_is_abstract_is_refused():

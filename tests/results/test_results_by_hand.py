@@ -155,10 +155,10 @@ def test_pictures_that_fail_are_warnings(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("names", "said"), [
-    (["a", "b/c", "b/d"], ""), (["../a"], 'the file "../a", which cannot be in its folder'),
-    (["/a"], "cannot be in its folder"), (["a//b"], "cannot be in its folder"), (["a/./b"], "cannot be in its folder"),
-    (["a\\b"], "cannot be in its folder"), (["c:a"], "cannot be in its folder"), ([""], "cannot be in its folder"),
-    ([3], "cannot be in its folder"), (["b", "b/c"], "names the file .b/c., and one of its folders as a file too"),
+    (["a", "b/c", "b/d"], ""), (["../a"], 'the file "../a", which is not a valid path inside its folder'),
+    (["/a"], "not a valid path inside"), (["a//b"], "not a valid path inside"), (["a/./b"], "not a valid path inside"),
+    (["a\\b"], "not a valid path inside"), (["c:a"], "not a valid path inside"), ([""], "not a valid path inside"),
+    ([3], "not a valid path inside"), (["b", "b/c"], "names the file .b/c., and one of its folders as a file too"),
     (["a/b/c", "a/b"], "one of its folders as a file too"), (["out/x"], "is a link out of the folder"), (["in/x"], ""),
 ])  # fmt: skip
 def test_names_that_a_mark_may_have(names: list[Any], said: str, tmp_path: Path):

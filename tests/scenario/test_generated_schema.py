@@ -103,7 +103,7 @@ def test_defaults_are_told_once():
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(("part", "key", "end"), [
     ("PowerSpec", "idle", "nothing. Default: 0."), ("SpanSpeedsSpec", "island", "mode's time. Default: 1."),
-    ("ClientsSpec", "timeout", "attempt. Default: no limit."), ("TaskMode", "batch", "profile. Default: 64."),
+    ("ClientsSpec", "timeout", "attempt. Default: no limit."), ("TaskMode", "batch", "processes. Default: 64."),
     ("TaskMode", "efficiency", "reaches. Default: 50%."), ("WorkloadEntry", "nodes", "each. Default: 1."),
     ("Diurnal", "period", "to the next. Default: 1 d."),
     ("Roofline", "link_latency", "two such sums. Default: 10 us."),

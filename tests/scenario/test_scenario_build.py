@@ -546,7 +546,7 @@ def test_modes_have_profiles_of_their_own():
 def test_work_in_a_mode_needs_a_device_that_is_known():
     unknown = [{"gpus": {"type": "v1000", "count": 1}}]
     assert problems(unknown, modes={"device": "gpu", "work": VECTOR_ADD}) == [
-        "workload.0: the speed of v1000 is unknown; give it a peak under cluster"
+        "workload.0: the speed of v1000 is unknown; give it the key peak under cluster"
     ]
     assert problems(modes={"device": "gpu"}) == ["workload.0.modes: a mode needs one of time, work and profile"]
 

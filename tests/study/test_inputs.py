@@ -1052,7 +1052,6 @@ def test_only_one_function_opens_what_decides_a_run():
     assert len(files) > 300
     assert [(text.split()[0], text.partition(": ")[2]) for text in found] == [
         ("files.py", "path.open('rb')"),
-        ("files.py", "Path(module).with_name(name).read_bytes()"),  # a part of hetsim, as its source is
         # Of what a command names, and of exchanges that are replayed, it gives the digests itself.
         ("external.py", "Path(word).read_bytes()"), ("external.py", "self._path.open('rb')"),
         ("external.py", "self._path.with_name(f'{name}-{token_hex(4)}.part').open('wb')"),

@@ -109,9 +109,9 @@ class Dagor(Admission):
     Decides: tasks are ranked in levels, by `priority` (highest first), and within a priority by one of 128 numbers, a
     hash of the user that changes every hour.  A task is admitted if its level ranks above the cut-off.  A window ends
     after `window` or `requests` arrivals; it counts as overloaded if the tasks that left the queue in this window had
-    waited longer than `target` on average, or if none left it although tasks wait.  After an overloaded window the
-    cut-off is set such that it would have admitted 5 % fewer of the window's arrivals; otherwise such that it would
-    have admitted 1 % more of all arrivals.
+    waited longer than `target` on average, or if none left it although tasks wait.  The next cut-off is chosen by what
+    it would have admitted in this window: after an overloaded window 5 % fewer tasks than were admitted, otherwise more
+    tasks, by 1 % of the arrivals.
     Reference: Zhou et al., Overload Control for Scaling WeChat Microservices (SoCC 2018), section 4, algorithm 1.
     For: workloads with many users; a user that is admitted remains admitted.  Weakness: a level is admitted or refused
     as a whole; a refused level with more than 1 % of all arrivals remains refused as long as the levels above it have
@@ -222,7 +222,7 @@ class ClassShedding(Admission):
     gone = finished
 
     def _averaged(self, name: str) -> list[float]:
-        """Return a device type's load: [tasks in the system, moving average, time], now."""
+        """Update and return [tasks in system, moving average, time] of a device type."""
         now = self.view.now
         load = self._loads.setdefault(name, [0.0, 0.0, now])
         fade = math.exp((load[2] - now) / self.memory) if self.memory else 0.0

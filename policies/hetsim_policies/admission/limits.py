@@ -101,7 +101,7 @@ class QueueLimit(Admission):
     def _waiting_after(task: Task, view: View) -> float:
         """Return how many tasks, `task` included, wait without a free device.
 
-        inf if any of them has waited since an earlier instant: then the number does not matter.
+        Return inf if one of them has waited since an earlier instant: `task` is then rejected in any case.
         """
         tasks, free_devices, unplaced = [*view.waiting(), task], dict[str, float](), 0
         if tasks[0].arrival < view.now:
@@ -292,7 +292,7 @@ class HeadCodel(Codel):
 
 @dataclass(eq=False, slots=True)
 class ControlLaw:
-    """Times at which CoDel refuses or drops tasks, by the pseudocode of RFC 8289."""
+    """CoDel's control law (RFC 8289): when a queue's tasks are refused or dropped."""
 
     target: float
     interval: float

@@ -22,18 +22,19 @@ FEW = 4  # maximum number of devices of which each is queried for the time it is
 class Ahead:
     """Predicts when a new task would start and end.
 
-    For a task, the wait in a mode is the estimated work of all waiting and running tasks on the mode's device type,
-    divided by the number of launches of that mode that fit simultaneously.  It is 0 if no task waits and the task fits
-    now.  With exact estimates this is the true wait on one server in order of arrival; on several servers it is
+    Tasks: the predicted wait in a mode is the estimated work of all waiting and running tasks on the mode's device
+    type, divided by the number of launches of that mode that fit simultaneously.  It is 0 if no task waits and the task
+    fits now.  With exact estimates this is the true wait on one server in order of arrival.  On several servers it is
     slightly too short, and under other orders of service it is an average over tasks.  The widths of waiting tasks are
-    ignored.  For a request the prediction is a sum: the remaining time of the batch in flight, the full batches ahead
-    of the request, and its own batch.  Its own batch includes requests that arrive before that batch starts.  This
-    assumes greedy batches; delays by the batching policy and by other services are not included.  A request to a
-    language model is predicted to wait as long as the first request in the queue has waited so far (the delay of the
-    head of the line: Ibrahim and Whitt, Real-Time Delay Estimation Based on Delay History, Manufacturing & Service
-    Operations Management 11(3), 2009), and then to take the time that it would take alone.  This prediction is too
-    short if many requests share the steps, and is late after a change of load.  Cost: O(1) per request on one device;
-    for a task a call of `view.backlog`; for a language model linear in its requests.
+    ignored.
+    Requests that are served in batches: the prediction is the sum of the remaining time of the batch in flight, the
+    full batches ahead of the request, and its own batch, which includes requests that arrive before it starts.  Batches
+    are assumed to be greedy; delays by the batching policy and by other services are not included.
+    Requests to a language model: the predicted wait is the time that the first request in the queue has waited so far
+    (the delay of the head of the line: Ibrahim and Whitt, Real-Time Delay Estimation Based on Delay History,
+    Manufacturing & Service Operations Management 11(3), 2009).  Then the request takes the time that it would take
+    alone.  This is too short if many requests are in the same steps, and late after a change of load.
+    Cost: O(1) per request on one device, linear in the requests of a language model; one `view.backlog` per task.
     """
 
     def __init__(self, view: View, memory: int = 500):
@@ -52,7 +53,7 @@ class Ahead:
         return self._wait(task.modes[task.modes_by_speed()[0] if position is None else position])
 
     def response(self, task: Task, position: int | None = None) -> float:
-        """Return seconds until the task would end in mode `position` (see `wait`)."""
+        """Return seconds until the task would end in mode `position` (None: the fastest)."""
         if (service := self.service(task)) is not None:
             return service.response(task)
         position = task.modes_by_speed()[0] if position is None else position
@@ -183,8 +184,9 @@ class TokensAhead:
     def response(self, task: Task) -> float:
         """Return the predicted seconds until the last token of a new request.
 
-        If the service limits the time to the first token, return a value to compare with this limit: the seconds until
-        the first token, or this limit plus the predicted lateness of the last token, whichever is larger.
+        If the service limits the time to the first token, return instead a number to compare with this limit: the
+        larger of the predicted seconds until the first token, and the limit plus the predicted lateness of the last
+        token.
         """
         service, position = self.service, task.modes_by_speed()[0]
         before = service.request_delay + self.wait()
@@ -269,7 +271,7 @@ class SloFeasible(Admission):
         self.ahead = Ahead(view)
 
     def time_left(self, task: Task, view: View) -> float:
-        """Seconds that the predicted response may take; inf without a deadline."""
+        """Maximum predicted response (s) of an admitted task; inf without a deadline."""
         return self.ahead.time_left(task) * (1.0 + ROUNDING) / self.safety
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
@@ -316,12 +318,12 @@ class Adaptive(Admission):
     Decides: as `predicted_wait`, with an adaptive limit.  After each answer the limit is multiplied by exp(−gain ·
     percentile) if it was late and by exp(gain · (1 − percentile)) if it was in time: in equilibrium exactly the share 1
     − percentile of the answers is late, whatever the load and the error of predictions.  The limit stays between 1/1000
-    of the target and 4 times the target.
-    Reference: Robbins and Monro, A Stochastic Approximation Method (1951), for a quantile; as admission control with
-    feedback from measured response times: Welsh and Culler, Adaptive Overload Control for Busy Internet Servers (2003).
-    Known: the equilibrium is that of a stationary load; after a jump the limit needs about 1/(gain · percentile) late
-    answers to fall by a factor e, and longer to rise.  Weakness: it learns from answers, so it reacts one response time
-    late.  Cost: O(1) per request, the sums of `view.backlog` per task.
+    of the target and 4 times the target.  Reference: Robbins and Monro, A Stochastic Approximation Method (1951), for a
+    quantile; as admission control with feedback from measured response times: Welsh and Culler, Adaptive Overload
+    Control for Busy Internet Servers (2003).  Known: the equilibrium is that of a stationary load; after a jump the
+    limit needs about 1/(gain · percentile) late answers to fall by a factor e, and longer to rise.  Weakness: it learns
+    from answers, so it reacts one response time late.  Cost: O(1) per request of a service; for other tasks a call of
+    `view.backlog`.
 
     target: the response time to meet; default: the tasks' own deadlines.
     percentile: the share of admitted tasks that should meet the target.
@@ -358,7 +360,7 @@ class Adaptive(Admission):
         self._learn(task, True)
 
     def _learn(self, task: Task, gone: bool) -> None:
-        """Adjust the limit after a task has ended; a task that reneged counts as late."""
+        """Adjust the limit after a task has ended; reneging (`gone`) counts as late."""
         if task.index not in self._admitted:
             return
         del self._admitted[task.index]

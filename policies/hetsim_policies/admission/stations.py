@@ -29,10 +29,10 @@ ROUNDING = 1e-9
 class TrunkReservation(AtStations):
     """Trunk reservation: a class is admitted only if enough servers remain for others.
 
-    Decides: the number of servers of a device type is the number of launches of a mode that fit simultaneously (for
-    requests: times the largest batch), and servers not occupied by admitted tasks are free.  A task whose class has the
-    value r in `reserve` needs r + 1 free servers at its best device type.  No task waits, since a task is admitted only
-    to a free server; the parameter `servers` replaces the number of servers.
+    Decides: the number of servers of a device type is the number of launches of a mode that fit simultaneously (if
+    requests are batched, multiplied by the largest batch), and servers not occupied by admitted tasks are free.  A task
+    whose class has the value r in `reserve` needs r + 1 free servers at its best device type.  No task waits, since a
+    task is admitted only to a free server; the parameter `servers` replaces the number of servers.
     Reference: Miller, A Queueing Reward System with Several Customer Classes, Management Science 16 (1969); Key,
     Optimal Control and Trunk Reservation in Loss Networks, Probability in the Engineering and Informational Sciences 4
     (1990).  Proven: the best policy for classes with rewards and equal mean times at one group of servers without
@@ -185,7 +185,7 @@ class Naor(AtStations):
 def threshold(objective: Objective, servers: int, rate: float, time: float, worth: float) -> int:
     """Return the number of tasks in an M/M/c at which a new task is refused.
 
-    worth: reward of an answer divided by the cost per second, in seconds.
+    worth: reward of a served task divided by the cost of a task in the system per second, in seconds.
     """
     worth *= 1.0 + ROUNDING
     if worth < time:
@@ -318,7 +318,7 @@ class MdpThreshold(AtStations):
 
 
 class ThresholdTable:
-    """Admission decisions by class, for each number of tasks per class in the system."""
+    """Admission decisions by state (tasks per class in the system) and arriving class."""
 
     def __init__(self, servers: int, places: int, classes: int):
         self.servers = servers

@@ -38,8 +38,8 @@ LATEST = 4.0  # standard deviations of a compute time after which a batch is ass
 class AsyncLinear(Batching):
     """Upload the next batch just before the present compute ends (needs two streams).
 
-    rule: equation for the batch size n at arrival rate c: flow_balance (n = c·τ(n), τ of the slowest stage) or slides
-        (n = c·(τ_calc(n) - τ_up(n))).
+    rule: equation for the batch size n at arrival rate c: flow_balance (n = c·τ(n), τ: time of the slowest stage) or
+        slides (n = c·(time to compute n - time to upload n), as in the authors' slides).
     window: number of batches from which stage times and the arrival rate are estimated.
     latency: maximum latency in seconds of the first request of a batch, which limits the batch size; default: the
         service's slo.
@@ -136,10 +136,10 @@ class AsyncLinear(Batching):
         return high * sigma
 
     def _launch(self, count: int, queue: RequestQueue, view: View, most: int) -> Take:
-        """Launch `count` requests now; compute the size from which the next batch is full.
+        """Launch `count` requests now, and set the size at which the next batch is full.
 
-        Until batches of two sizes have been measured, batches do not overlap.  If the first two would both have the
-        maximum size (`most`), the second is halved, so that the sizes differ.
+        Until batches of two sizes have been measured, batches do not overlap.  If the first two batches would both have
+        the maximum size (`most`), the second one is halved, so that their sizes differ.
         """
         if self.first_size is None:
             self.first_size = count
@@ -156,7 +156,7 @@ class AsyncLinear(Batching):
         return Take(count)
 
     def _fill(self, count: int, queue: RequestQueue, view: View, end: float, most: int) -> Take:
-        """Launch a batch that became full early; compute when the next one counts as full."""
+        """Launch a batch that became full early; compute the full size of the next batch."""
         rate = self.rate
         if self.launched:
             since, arrived = self.launched[-1]
@@ -175,8 +175,8 @@ class AsyncLinear(Batching):
     def _max_size(self, placement: Placement) -> int:
         """Return the largest batch that the limits and the requested latency allow.
 
-        The first request of a batch waits for the slowest stage of the previous batch (on one stream: for all stages)
-        and then passes through all stages itself.
+        The first request of a batch waits for the slowest stage of the previous batch.  (A device with one stream does
+        not overlap batches, so that the request waits for all stages.)  Then it passes through all stages itself.
         """
         max_size = limit(placement, self.max_batch)
         if self.latency is None or math.isinf(self.latency) or not self.compute.is_fitted:

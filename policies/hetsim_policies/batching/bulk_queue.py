@@ -78,9 +78,9 @@ class BulkQueue:
         return present * time + self.rate * time * time / 2
 
     def beyond(self, size: int) -> np.ndarray:
-        """Return how many arrivals during a batch the truncated queue has no state for.
+        """Return the expected number of arrivals during a batch that find the queue full.
 
-        It is an expected number, for each number of requests present at the start of the batch.
+        One value for each number of requests that remain in the queue when the batch starts.
         """
         room = self.states - np.arange(self.states)
         filled = np.cumsum(np.cumsum(self.arrivals[size - 1]))  # [k - 1]: expected room left of k
@@ -91,7 +91,7 @@ PATIENCE = 2.0  # A batch is launched below the threshold after this multiple of
 
 
 class Modeled(Batching):
-    """Base of policies that model one device at the present arrival rate."""
+    """Base of batching policies that solve a queueing model of one device."""
 
     rejects = False
 
@@ -120,7 +120,7 @@ class Modeled(Batching):
         return Take(min(len(queue), limit(placement, self.max_batch)))
 
     def solution(self, queue: RequestQueue, placement: Placement, rate: float) -> Any:
-        """Return the solution of the queueing model at an arrival rate; solved only once."""
+        """Return the queueing model's solution for placement and arrival rate (cached)."""
         key = (placement, rate)
         if key not in self.solved:
             times = batch_times(queue, placement, self.max_batch)
@@ -313,7 +313,7 @@ class DecisionProcess:
         return values, average
 
     def solve(self) -> tuple[list[int], float]:
-        """Return the optimal table and its average cost."""
+        """Return the optimal batch size for each number of requests, and its average cost."""
         rows = np.arange(self.model.states + 1)
         table = np.minimum(rows, len(self.model.times))
         for _ in range(SWEEPS):

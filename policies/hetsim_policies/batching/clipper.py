@@ -18,7 +18,7 @@ from hetsim_policies.batching.common.sizing import limit, occupied
 
 
 class Clipper(Batching):
-    """Base of both rules: take all waiting requests, up to a changing limit."""
+    """Base of Clipper's AIMD and quantile rules: take all requests, up to a limit."""
 
     rejects = False
 

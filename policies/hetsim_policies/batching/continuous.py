@@ -138,11 +138,11 @@ class Continuous(IterationPolicy):
         return need - replica.blocks * block
 
     def _to_hold(self, request: Generation, block: int) -> tuple[int, int]:
-        """Return how many tokens a request will still store, and how many it stores then.
+        """Return the numbers of tokens that a request will still store and has stored.
 
-        Both are counted after the request's next decoding step: the tokens still to be stored until the end of the
-        answer (its last token is never stored), and the tokens stored by then, plus block - 1, since n tokens may
-        occupy blocks of n + block - 1 tokens.
+        Both are counted after the request's next decoding step.  The first are the tokens still to be stored until the
+        answer ends (its last token is never stored).  The second are the tokens stored up to that step, plus block - 1,
+        since n tokens may occupy blocks of n + block - 1 tokens.
         """
         produced = request.produced + (request.to_prefill > 0)
         more = request.longest - produced - 1
@@ -235,7 +235,8 @@ class Reservations:
     def decodes(self, request: Any, to_hold: tuple[int, int], steps: int) -> None:
         """Record that a sequence has begun to decode.
 
-        to_hold: the two numbers of tokens that `_to_hold` returns.  steps: decoding steps of the replica so far.
+        to_hold: number of tokens that it will still store after its next decoding step, and number that it has stored
+        by then.  steps: decoding steps of the replica so far.
         """
         more, there = to_hold
         self.growth[request] = growth = (-steps - more, there - steps)
@@ -248,9 +249,10 @@ class Reservations:
             self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
-        """Return the maximum number of tokens that will ever be stored, if sequences join.
+        """Return the peak number of tokens stored from now on, if sequences join.
 
-        coming: for each joining sequence the two numbers that `_to_hold` returns.
+        steps: decoding steps of the replica so far.  coming: for each joining sequence, the number of tokens that it
+        will still store after its next decoding step, and the number that it has stored by then.
         """
         if self.whole_answers:
             return self.total + sum([more + there for more, there in coming])
@@ -277,7 +279,7 @@ class Reservations:
 
 
 class TokenAccount:
-    """One client's counter of tokens, a linear function of the decoding steps."""
+    """One client's counter of weighted tokens; it grows linearly with decoding steps."""
 
     __slots__ = ("charged", "decoding")
 
@@ -288,7 +290,7 @@ class TokenAccount:
 
 
 class VirtualTokens:
-    """The token counters of the clients of one replica.
+    """Counters of the weighted tokens that one replica has served, by client.
 
     In all methods, `steps` is the number of decoding steps of the replica so far, and `heads` the first waiting request
     of each client with waiting requests.
@@ -351,7 +353,7 @@ class VirtualTokens:
     def leave(self, request: Any, over: bool, steps: int) -> None:
         """Record that a request leaves: it has ended (`over`), or was preempted.
 
-        If it is preempted before its first token, the charge for its prompt is returned.
+        If it is preempted before its first token, the client is no longer charged for its prompt.
         """
         client, weight = request.client, request.weight
         account = self.accounts[client]
@@ -375,7 +377,7 @@ class VirtualTokens:
         heappush(self.heap, bound)
 
     def turn(self, heads: Mapping[str, Any], steps: int) -> str:
-        """Return the client with the lowest counter; the oldest request breaks ties."""
+        """Return the client with the lowest token counter; the oldest request breaks ties."""
         heap, bounds = self.heap, self.bounds
         while True:
             bound = heap[0]
@@ -396,8 +398,8 @@ class VirtualTokens:
     def steps_until_turn(self, client: str, heads: Mapping[str, Any], steps: int, most: int) -> int:
         """Return after how many further decoding steps another client is served first.
 
-        At most `most`.  heads: first waiting request of each client; steps: decoding steps of the replica so far.  No
-        prompt is read in between.
+        The result is at most `most`, and assumes that no prompt is prefilled in these steps.  heads: first waiting
+        request of each client; steps: decoding steps of the replica so far.
         """
         own, pace = self.counter(client, steps), self._pace(client)
         if not pace:

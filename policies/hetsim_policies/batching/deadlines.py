@@ -14,7 +14,7 @@ ROUNDING = 1e-9  # margin in seconds between a batch's end and a deadline, again
 
 
 class Nexus(Batching):
-    """Nexus: the largest batch that fits the SLO twice, with early drops.
+    """Nexus: the largest batch that takes at most half the SLO, with early drops.
 
     Decides how many requests: all waiting, up to the largest b with 2·τ(b) within the SLO (τ: batch time; a request
     that just misses a batch waits for it and then computes in the next); and which requests are not served.  The first
@@ -141,7 +141,7 @@ class Clockwork(Batching):
         return 0, self._in_order(queue, placement, ahead, max_size)
 
     def _in_order(self, queue: RequestQueue, placement: Placement, ahead: Outlook, most: int) -> int:
-        """Return the largest batch of the oldest requests in which all are in time.
+        """Return how many of the oldest requests can form a batch without a late request.
 
         It tests every request of the batch, as deadlines need not be in the order of arrival.
         """

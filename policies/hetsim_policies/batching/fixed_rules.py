@@ -1,4 +1,4 @@
-"""Batches by fixed rules: all waiting requests, a size, a timeout, or all three."""
+"""Batching by fixed rules: all waiting requests, full batches, sizes and timeouts."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -167,7 +167,7 @@ class PriorityLevel:
         return len(self.timely) + len(self.delayed)
 
     def time_out(self, now: float) -> list[Task]:
-        """Apply timeouts: delay late requests or, by the level's policy, return them."""
+        """Remove and return timed-out requests, or (action `delay`) move them to the end."""
         expired: list[Task] = []
         goes = self.delayed if self.policy.timeout_action == "delay" else expired
         while self.timely and self.next_timeout <= now:

@@ -21,9 +21,9 @@ class AdaptiveLifo(Scheduler):
     arrives while the queue is long expires after waiting for `timeout`, any other task after `target` (CoDel-like
     timeouts).  A task starts in its fastest mode, on the first devices; no task passes a head that does not fit.  It is
     not for services, whose batches take the oldest requests.
-    Reference: Maurer, Fail at Scale, ACM Queue 13(8) (2015): target 100 ms, timeout 5 ms.  For: clients that time out;
-    under overload it serves requests whose clients still wait.  Weakness: while the queue is long its oldest tasks
-    starve; without `timeout` they remain in the queue.
+    Reference: Maurer, Fail at Scale, ACM Queue 13(8) (2015): target 100 ms, timeout 5 ms.  It suits clients that time
+    out, since under overload it serves requests whose clients still wait.  Weakness: while the queue is long its oldest
+    tasks starve; without `timeout` they remain in the queue.
     Cost: O(1) per task; O(n log n) for a task that was stopped or deferred.
 
     target: seconds without an empty queue after which the queue counts as long.

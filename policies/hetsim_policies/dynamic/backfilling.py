@@ -38,8 +38,8 @@ class EasyBackfill(Backfilling):
     wrong estimates: a task that ends early moves the shadow forward, since it is computed again after every release; a
     task that overruns counts as ending immediately, and keeps its resources.
     Weakness: a wide task far down the queue can be passed by any number of tasks; if estimates are too long, gaps seem
-    too short and are not filled.  Cost: O(log n) per task, a check of those of the first `depth` waiting tasks that may
-    fit, and one shadow per round in which one fits.
+    too short and are not filled.  Cost: O(log n) per task; in each round, a check of every task that may fit among the
+    first `depth` waiting tasks; and one shadow per round in which a task fits.
 
     depth: number of tasks behind the head, in each partition, that are considered; None: all.  0 is fcfs.
     """

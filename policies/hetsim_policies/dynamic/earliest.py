@@ -21,7 +21,7 @@ NEAR = 16  # maximum number of nodes near a task's data whose devices are checke
 class Alike:
     """Queues of equal devices (type, node); the queue that is free earliest is first.
 
-    A heap with an entry for every change; outdated entries are dropped when they reach the top.
+    Each change of a queue adds an entry to a heap; outdated entries are dropped when they reach the top.
     """
 
     def __init__(self, kind: DeviceType) -> None:
@@ -165,7 +165,7 @@ class EarliestLine(AssigningScheduler):
 
 
 def _share_of(node: Node, mode: Mode) -> int:
-    """Maximum number of a gang's devices that the node's cores and memory can serve."""
+    """Maximum number of a gang's devices for which the node has cores and memory."""
     share = mode.gpus
     if mode.millicores:
         share = min(share, MILLI * node.cpus * mode.gpus // mode.millicores)
@@ -194,7 +194,7 @@ class Eft(EarliestLine):
 
 
 class Dmda(EarliestLine):
-    """Deque model data aware (`dmda` of StarPU): each task to the earliest worker.
+    """Deque model data aware (`dmda` of StarPU): the worker that ends a task first.
 
     Decides where, as `eft`, but with transfer times.  These are the times of `bytes_in` and `bytes_out`, and of items
     that the task reads and the worker lacks, from where they are when the task becomes ready.  A worker is an
@@ -205,7 +205,7 @@ class Dmda(EarliestLine):
     `driver_cores: 1` of the nodes.  With `prefetch`, the default as in StarPU, inputs of the next task in each device
     queue are transferred while the task before it computes.  Weakness: no ratio is proven; links are assumed idle; data
     that earlier tasks of the queue will transfer count as missing.
-    Cost: O(copies of its inputs + kinds of node × types + log devices) per task; linear in the devices of a type for
+    Cost: O(copies of inputs + kinds of node × device types + log devices) per task; linear in the devices of a type for
     gangs, tasks of several cores and fractions.  For data on many nodes only the first nodes found are considered.
 
     prefetch: transfer inputs of a GPU's next task while the task before it computes.

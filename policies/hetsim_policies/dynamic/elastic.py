@@ -38,7 +38,7 @@ class GrowthStep:
 class Wishes:
     """Possible growth steps of jobs; the step with the largest gain is first.
 
-    Of equal steps, the step of the first job is first; a subclass may define another order.
+    If gains are equal, the step of the job with the lowest task index is first; a subclass may define another order.
     """
 
     def __init__(self, elastic: "Elastic", left: dict[int, float]):
@@ -84,7 +84,7 @@ class Elastic(Scheduler):
         self._whole = True  # true if all sizes have been whole numbers
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Seconds that each waiting job adds to a round; 0 if each job has only one size."""
+        """Return decision time (wall-clock s) per waiting job and round; 0: fixed sizes."""
         for shape in problem.tasks.shapes:
             there = [mode for mode in shape.modes if mode.type.name in problem.cluster.types]
             on_cpu = sum(mode.on_cpu for mode in there)
@@ -121,7 +121,7 @@ class Elastic(Scheduler):
             self._elastic[task.index] = None
 
     def first(self, task: Task, left: float) -> Any:
-        """Sort key of jobs for their minimum sizes, lowest first.
+        """Return a job's sort key for getting its minimum size; the lowest key is first.
 
         `left`: estimated remaining time in the fastest mode.
         """
@@ -212,7 +212,7 @@ class Elastic(Scheduler):
     ) -> list[Task]:
         """Give each job its smallest size while devices last; return the jobs without one.
 
-        Updates the devices left by type (`free`), the sizes (`chosen`) and the growth steps (`wishes`).
+        Updates the devices left by type (`free`), the sizes (`chosen`) and the steps by which jobs may grow (`wishes`).
         """
         none = []
         for task in jobs:
@@ -325,7 +325,7 @@ class Elastic(Scheduler):
 
 
 class RigidJobs:
-    """Waiting jobs with one mode each, by key and by arrival."""
+    """Waiting jobs with one mode each; by mode, sorted by priority key and by arrival."""
 
     def __init__(self) -> None:
         self._by_key: dict[Mode, list[Entry]] = {}
@@ -392,7 +392,7 @@ class RigidJobs:
         return [by_arrival[-1] for _, _, by_arrival in sorted(entries, key=lambda one: (-one[0].width, one[2][:3]))]
 
     def in_order(self, blocked: Container[Mode]) -> Iterator[Task]:
-        """Yield jobs by arrival whose mode is not blocked; jobs may be removed meanwhile."""
+        """Yield jobs of unblocked modes, by arrival; removing jobs meanwhile is allowed."""
         lines = {number: (mode, list(jobs)) for number, (mode, jobs) in enumerate(self._by_arrival.items())
                  if mode not in blocked}  # fmt: skip
         heads = [(jobs[0], number, 0) for number, (_, jobs) in lines.items()]
@@ -436,7 +436,7 @@ class Afs(Elastic):
     p_b) / p'_b > (p'_a - p_a) / p_a, otherwise a.
     Reference: Hwang, Kim, Kim, Shin, Park, Elastic Resource Sharing for Distributed Deep Learning (NSDI 2021): AFS-L,
     the rule for known durations.  If b gets the GPU at the latest when a ends, this choice minimizes the mean response
-    of the two.  In the paper sizes grow by one GPU; here each GPU of a larger step counts as an equal part of its gain.
+    of the two.  In the paper sizes grow by one GPU; here the gain of a larger step is divided equally among its GPUs.
     Several types of GPU are an extension (see `hetsim_policies.dynamic.elastic`).
     Weakness: the rule is not transitive, so the order of comparisons matters (here from the shortest job on); wrong
     estimates mislead it.  Cost: a pass over the jobs per growth step, and the stops and starts.
@@ -457,7 +457,7 @@ class Afs(Elastic):
 
 
 class Duels(Wishes):
-    """AFS: choose the next growth step by pairwise comparison of the jobs."""
+    """Choose which job gets more GPUs next, by comparing jobs in pairs (see `Afs`)."""
 
     def __init__(self, afs: Afs, left: dict[int, float]):
         self._afs, self._left = afs, left
@@ -485,7 +485,7 @@ class Duels(Wishes):
 
 
 class SpeedupMean(Elastic):
-    """The fairest mean of speedups: the objective of Pollux, with greedy sizes.
+    """Greedy sizes of elastic jobs for Pollux's objective, a power mean of speedups.
 
     Decides the size of elastic jobs, and when they are resized.  It maximizes the power mean, with exponent `fairness`,
     of the jobs' speeds, each relative to the job's speed on a fair share of the cluster.  With an exponent towards
@@ -493,8 +493,7 @@ class SpeedupMean(Elastic):
     Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  Pollux
     also places GPUs by a genetic search (`pollux`) and adapts batch sizes; here sizes grow greedily by the gain in the
     sum of powers; this is optimal, except for the last step, if speeds are concave.  Several types of GPU are an
-    extension
-    (see `hetsim_policies.dynamic.elastic`).
+    extension (see `hetsim_policies.dynamic.elastic`).
     Weakness: it ignores the time left, so short jobs are treated as long ones.
     Cost: O(steps × log jobs) per allocation, and the stops and starts.
 
@@ -515,7 +514,7 @@ class SpeedupMean(Elastic):
         return float(now**self.fairness - then**self.fairness) / step.more
 
     def _fair_speed(self, task: Task) -> float:
-        """Fastest speed within an equal share of usable GPUs, or at the minimum size."""
+        """Fastest speed on at most an equal share of GPUs; if too few, at minimum size."""
         sizes = self.sizes(task)
         share = sum(self._total[name] for name in sizes) / self._jobs
         within = [mode for of_type in sizes.values() for mode in of_type if mode.width <= share]

@@ -249,14 +249,14 @@ class External(Scheduler):
 
     def _listed(self, ids: Any) -> list[Any]:
         if not isinstance(ids, list):
-            raise self._wrong(f'names in KILL_JOB the job_ids {ids!r}, which must be a list such as ["w0!0"]')
+            raise self._wrong(f'sent KILL_JOB with job_ids {ids!r}, which must be a list such as ["w0!0"]')
         return ids
 
     def _job(self, kind: str, job_id: Any, state: int) -> Job:
         job = self._jobs.get(str(job_id))
         if job is None or job.over or job.task.state != state:
             is_not = "waiting" if state == WAITING else "running"
-            raise self._wrong(f"names in {kind} the job {job_id!r}, which is not {is_not}")
+            raise self._wrong(f"sent {kind} for the job {job_id!r}, which is not {is_not}")
         return job
 
     def _numbers(self, kind: str, text: Any) -> list[int]:
@@ -265,7 +265,7 @@ class External(Scheduler):
         except (ValueError, AttributeError):
             ends = []
         if not ends or not all(one[0] <= one[-1] < len(self._lanes) for one in ends):
-            raise self._wrong(f"names in {kind} the resources {text!r}; the numbers are 0-{len(self._lanes) - 1}")
+            raise self._wrong(f"sent {kind} with resources {text!r}; there are resources 0-{len(self._lanes) - 1}")
         return sorted({number for one in ends for number in range(one[0], one[-1] + 1)})
 
     @staticmethod

@@ -156,9 +156,9 @@ class HeteroPrio(Scheduler):
 
 
 def from_scratch(task: Task, placement: Placement, view: View) -> float:
-    """Seconds from a start now to the end, without any earlier work of the task."""
+    """Return seconds to the end if the task restarts now and its present work is lost."""
     stages = view.stages((task,), placement)
-    return max(stages.ready, stages.write_back) + stages.upload + task.remaining_in(placement.mode) + stages.download
+    return max(stages.ready, stages.write_back) + stages.upload + task.estimate_in(placement.mode) + stages.download
 
 
 def best_times(task: Task) -> tuple[float, float]:

@@ -202,9 +202,9 @@ class AtIntervals(Scheduler):
 
 
 def spread(mode: Mode, room: Share) -> Share:
-    """Remove the GPUs of a mode from `room`, each on the node with most free GPUs.
+    """Remove a mode's GPUs from `room` (free GPUs by node); return them by node.
 
-    A mode that must stay on one node gets all its GPUs on the node with most free GPUs, or none.
+    Nodes with most free GPUs are used up first.  A mode that must stay on one node gets all its GPUs there, or none.
     """
     share: Share = {}
     gpus = mode.gpus
@@ -220,9 +220,9 @@ def spread(mode: Mode, room: Share) -> Share:
 
 
 def spread_others(dealt: dict[int, Share], widths: Iterable[tuple[IntervalJob, int]], room: Share) -> dict[int, Share]:
-    """Add to `dealt` the GPUs of further jobs, spread over the nodes' remaining GPUs.
+    """Add to `dealt` the missing jobs, spread over the nodes' remaining GPUs.
 
-    widths: jobs with their number of GPUs.  room: GPUs by node.
+    dealt: each job's GPUs by node.  widths: jobs with their number of GPUs.  room: GPUs by node.
     """
     for share in dealt.values():
         for node, count in share.items():
@@ -420,7 +420,7 @@ class Pollux(AtIntervals):
         return max((gpus for gpus in job.sizes if gpus <= limit), default=next(iter(job.sizes)))
 
     def _adapted(self, jobs: list[IntervalJob], nodes: list[int]) -> Matrices:
-        """Adapt the candidates of the previous interval to the present jobs and nodes."""
+        """Adapt the last interval's candidate allocations to the present jobs and nodes."""
         last = self._last_matrices
         adapted = np.zeros((len(last), len(jobs), len(nodes)), dtype=np.int64)
         if len(last):
@@ -518,7 +518,7 @@ class GeneticSearch:
         return np.where(grown, random.integers(matrices, upper + 1), matrices)
 
     def _repaired(self, matrices: Matrices) -> Matrices:
-        """Limit candidates to free GPUs, allowed sizes, and one multi-node job per node."""
+        """Make allocations legal: free GPUs, allowed sizes, one multi-node job per node."""
         matrices = matrices.copy()
         spread = (np.count_nonzero(matrices, axis=2) > 1)[:, :, np.newaxis] & (matrices > 0)
         matrices[spread & (np.cumsum(spread, axis=1) > 1)] = 0

@@ -1,10 +1,10 @@
 """Kueue: quotas by flavor in cohorts, borrowing, preemption, fair sharing.
 
 Decides when, on which nodes, and which jobs are preempted.  Each queue offers one head at a time.  A head gets the
-first flavor (a set of nodes) with quota for it, of its own queue or borrowed from the cohort; otherwise it may preempt
-jobs of its own queue, or borrowers.  Heads within their quota come first, then order is by priority, then by arrival;
-or, with `fair_sharing`, by the lowest dominant share of the queue.  A job with quota but without free nodes keeps the
-quota and waits for nodes, as its pods do.
+first flavor (a set of nodes) for which its queue has, or can borrow from the cohort, enough quota; otherwise it may
+preempt jobs of its own queue, or borrowers.  Heads within their quota come first, then order is by priority, then by
+arrival; or, with `fair_sharing`, by the lowest dominant share of the queue.  A job with quota but without free nodes
+keeps the quota and waits for nodes, as its pods do.
 Reference: Kueue (kubernetes-sigs/kueue); its test tables are among the tests (tests/oracle/test_kueue_tables.py).
 Weakness: quota ignores the location of free devices, so admitted jobs may wait for nodes and block quota; preempted
 work is lost.  Not modeled: partial admission, admission checks, slices of topologies, preemption for a topology,
@@ -89,9 +89,9 @@ class QueueOf(Rules):
 class Kueue(Scheduler):
     """Kueue's admission by quota.
 
-    queues: queues by name; if none is given, each owner has a queue without limits.  cohorts: cohorts by name; a cohort
-        that only queues mention needs no entry.  flavors: flavors by name; a flavor that only quotas mention has all
-        nodes.
+    queues: queues by name; if none is given, each value of the attribute `of` has a queue without limits.  cohorts:
+        cohorts by name; a cohort that only queues mention needs no entry.  flavors: flavors by name; a flavor that only
+        quotas mention has all nodes.
     of: the attribute that names the queue of a task: user, account, vc, partition or class.
     fair_sharing: order heads by dominant shares, and preempt by these strategies.
     preempt_mode: preempted jobs begin again (requeue), or keep their work (suspend).
@@ -99,8 +99,8 @@ class Kueue(Scheduler):
     requeue: seconds after a release of quota until jobs that did not fit are considered again; Kueue's are 1 s.
     one_head: a round is one cycle over one head of each queue, for `policy.decisions`; otherwise cycles repeat while
         they admit.
-    recompute: a head whose targets another head preempts looks for others; if false, it waits (Kueue before 0.18.5).
-    levels: names of nodes by level of the topology above the racks, and domain, for tasks that name a level.
+    recompute: if other heads preempt a head's victims, choose others; if false, the head waits (Kueue before 0.18.5).
+    levels: for each level of the topology above the racks: by name of a domain, the names of its nodes.
     Columns of tasks: flavors (the suitable ones, separated by commas), topology (with a level, such as "required
         block"; default: rack), preemption (gated: never preempts).
     """
@@ -255,7 +255,7 @@ class Kueue(Scheduler):
             self._wake(-math.inf if self.requeue else math.inf)
 
     def _wake(self, now: float) -> None:
-        """Reconsider the jobs set aside in each tree of cohorts whose time has come."""
+        """For each tree of cohorts that is due, reconsider the jobs that were set aside."""
         for root in [root for root, due in self._woken.items() if due <= now]:
             del self._woken[root]
             self._live.update(self._trees[root])
@@ -320,7 +320,7 @@ class Kueue(Scheduler):
         self._live = {queue: None for queue in self._live if moved.get(queue.root, True)}
 
     def _admit(self, entry: Entry, view: View) -> Generator[Decision, None, bool]:
-        """Start a job that has quota, or let it wait for nodes; return False if refused."""
+        """Start an admitted job or let it wait for nodes; False: it must be queued again."""
         if entry.outcome != "admitted":
             return False
         job = entry.workload
@@ -356,7 +356,7 @@ class Kueue(Scheduler):
         return queue.requeue(entry)
 
     def _topology(self, job: Workload, flavors: Sequence[Mapping[str, str]]) -> tuple[str, str]:
-        """Return the kind and the level (racks: "") of a job's topology, if any."""
+        """Return kind and level ("": rack) of a job's topology; kind "" if it has none."""
         if all(mode.node_count == 1 and not mode.span_any for mode in job.modes):
             return "", ""
         given = (self.flavors[flavor].topology for one in flavors for flavor in one.values() if flavor in self.flavors)
@@ -364,7 +364,7 @@ class Kueue(Scheduler):
         return kind, level
 
     def _is_wider(self, mode: Mode, level: str, view: View) -> bool:
-        """Return True if every domain, even if idle, has too few devices for a mode."""
+        """Return True if no domain of a topology level has enough devices, even if idle."""
         rooms = dict.fromkeys([*self._racks[level], ""], 0)
         for node, domain in zip(view.cluster.nodes, self._domain[level], strict=True):
             there = sum(device.type is mode.type for device in node.accelerators) if mode.gpus else node.cpus
@@ -374,7 +374,7 @@ class Kueue(Scheduler):
     def _place(self, job: Workload, flavors: Sequence[Mapping[str, str]], view: View) -> Placement | None:
         """Return a job's placement on nodes of its flavors; None if it does not fit now.
 
-        With a topology, its domains are tried one by one, fullest first; if only preferred, then several, then all.
+        A topology's domains are tried one by one, fullest first; if it is only preferred, then several, then all nodes.
         """
         nodes, (topology, level) = -1, self._topology(job, flavors)
         domain, masks = self._domain[level], self._racks[level]

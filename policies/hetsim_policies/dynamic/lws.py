@@ -121,7 +121,7 @@ class Lws(Scheduler):
         return workers
 
     def _home(self, task: Task) -> Worker:
-        """Return the worker of the task's last predecessor, or the next that can run it."""
+        """Return the last predecessor's worker, or the next in turn that can run the task."""
         index, worker = self._last
         if worker is None or self._before is None or index not in self._before[task.index]:
             self._turn = (self._turn + 1) % len(self.workers)
@@ -224,7 +224,7 @@ class Lws(Scheduler):
 
 
 def _room(mode: Mode) -> int:
-    """Amount of a worker that a launch occupies: thousandths of cores, or GPU share."""
+    """Amount of a worker that a launch occupies: 1/1000 cores, or 1/1,000,000 GPUs."""
     return mode.millicores if mode.on_cpu else mode.share
 
 

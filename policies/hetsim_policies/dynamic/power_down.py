@@ -38,7 +38,7 @@ from hetsim_policies.prediction import FadingSum
 class PowerDown(ListScheduler):
     """First come, first served, with idle accelerators put to sleep.
 
-    patience: idle seconds before sleep; None: the break-even time by the watts of the type.
+    patience: idle seconds before sleep; None: the break-even time of sleep and wake-up, from the type's watts.
     safety: devices stay awake for the mean demand during a wake-up plus this number of standard deviations.
     memory: seconds over which the demand is averaged.
     """

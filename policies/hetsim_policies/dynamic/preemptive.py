@@ -119,7 +119,7 @@ class Srtf(PreemptiveList):
         self._ends = RunningList()  # running tasks by -end: the latest end first
 
     def rank(self, task: Task, view: View) -> float:
-        """Remaining fraction of a running task times its estimate on its best mode."""
+        """Remaining fraction of a running task × its estimate (s) in its fastest mode."""
         return part_left(task, view) * task.shortest_estimate
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
@@ -207,7 +207,7 @@ class Las(PreemptiveList):
                     yield task
 
     def beginning(self, view: View) -> None:
-        """Move tasks that reached a threshold to the next queue."""
+        """At the start of a round, move tasks that reached a threshold to the next queue."""
         now = view.now
         while (entry := self._crossings.head()) is not None and entry[0] <= now:
             task = entry[1]

@@ -43,7 +43,7 @@ class PairingScheduler(ListScheduler):
         """Hook after a pair was formed."""
 
     def start_or_join(self, view: View) -> Generator[Decision, None, int]:
-        """Start tasks or form pairs; return the nodes (bitmask) that heads wait for."""
+        """Start or pair tasks; return the nodes (bitmask) for which a queue's head waits."""
         closed = 0
         while (head := (yield from self.start_in_order(view, closed))) is not None:
             pair = self.best_pair(head, view)
@@ -112,7 +112,7 @@ class SharingByTable(PairingScheduler):
         return best
 
     def together(self, task: Task, pair: Pair, view: View) -> float:
-        """Sum of both finish times if they share until one ends, then run alone."""
+        """Sum of both jobs' seconds from now to the end if they share until one ends."""
         if pair.moved is None:
             theirs, mode = view.launch_of(pair.partner).finish - view.now, place_of(pair.partner, view).mode
         else:
@@ -162,12 +162,12 @@ class PairTrial:
 
 
 class Gandiva(PairingScheduler):
-    """Gandiva, simplified: pack jobs in pairs by trial, and undo pairs that lose.
+    """Gandiva, simplified: pair jobs on a GPU by trial; undo pairs that gain little.
 
-    Decides when and where; tasks start in the order of arrival, on free devices if there are any.  Otherwise the head
-    joins a running job, both on fractions of the GPU: in the pair of classes with the best result so far, or in a
-    random untried pair.  After `trial` seconds the relative speeds of both jobs (1: alone in the fastest mode) are
-    added.  If the sum is below `threshold`, the new task returns to the queue, and the pair of classes is not tried
+    Decides when and where; tasks start in the order of arrival, on free devices if there are any.  Otherwise the first
+    waiting task joins a running job, each on a fraction of the GPU: in the pair of classes with the best result so far,
+    or in a random untried pair.  After `trial` seconds the relative speeds of both jobs (1: alone in the fastest mode)
+    are added.  If the sum is below `threshold`, the new task returns to the queue, and the pair of classes is not tried
     again.  A job that remains alone on a fraction gets the whole GPU again when no job waits.
     Reference: Xiao, Bhardwaj, Ramjee, Sivathanu, Kwatra, Han, Patel, Peng, Zhao, Zhang, Yang, Zhou, Gandiva:
     Introspective Cluster Scheduling for Deep Learning (OSDI 2018).  Left out: time slices of a minute (see

@@ -197,7 +197,7 @@ class SlurmMultifactor(Scheduler):
                 del self._demands[demand]
 
     def _settle(self, task: Task, ended: bool = False) -> None:
-        """Record that a task no longer runs: add its uncounted usage."""
+        """Account for a task that no longer runs: add its uncounted usage to its owner."""
         entry, view = self._running.pop(task.index, None), self._view
         if entry is None:
             return
@@ -242,7 +242,7 @@ class SlurmMultifactor(Scheduler):
         ])  # fmt: skip
 
     def _columns_of(self, task: Task) -> tuple[float, ...]:
-        """Tier, ready time, owner, own priority, and the sum of the constant factors."""
+        """Return ranking inputs: tier, ready time, owner, priority, constant factors' sum."""
         partition = task.shape.modes[0].partition
         size = min(1.0, task.modes[task.modes_by_speed()[0]].gpu_share / self._gpus)
         constant = self.weights["size"] * (1.0 - size if self.small_first else size)
@@ -260,7 +260,7 @@ class SlurmMultifactor(Scheduler):
         self._calculates_at = _next_multiple(view.now, self.calc_period)
 
     def _score(self, now: float, fair: np.ndarray | None, columns: Any) -> Any:
-        """Return sums of weighted factors; a job that becomes ready after `now` has age 0."""
+        """Return priorities (sums of weighted factors); age is 0 until a job is ready."""
         _, ready, owner, own, constant, *_ = columns
         age, alone = (now - ready) / self.max_age, not isinstance(ready, np.ndarray)
         age = min(1.0, max(0.0, age)) if alone else np.clip(age, 0.0, 1.0)
@@ -343,9 +343,9 @@ class SlurmMultifactor(Scheduler):
         return behind + list(islice(ranked, max(0, count - len(behind))))
 
     def _nothing_fits(self, view: View) -> bool:
-        """Return True if no demand fits and no cause of waiting has to be reported.
+        """Return True if no waiting task can start, so that the round may end.
 
-        False if a placement rule is set: it must be called, since it may draw random numbers.
+        Always False with limits or QOS (wait causes are reported) or a placement rule (it may draw random numbers).
         """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
@@ -457,7 +457,7 @@ class SlurmMultifactor(Scheduler):
     ) -> int:
         """Return the last position (`first` or later) of a task that could start, or -1.
 
-        fitting: candidate positions; positions after the result are removed.  profile: the reservations to respect.
+        fitting: candidate positions, ascending; those after the result are deleted.  profile: reservations to respect.
         """
         ends = dict[Demand, float]()
         while fitting and fitting[-1] >= first:
@@ -488,7 +488,7 @@ class SlurmMultifactor(Scheduler):
 
 @dataclass(eq=False, slots=True)
 class RunningUsage:
-    """A running task: owner, devices (millionths), last start, and service before it."""
+    """A running task: owner, devices (millionths), last start, earlier device-seconds."""
 
     task: Task
     owner: Member

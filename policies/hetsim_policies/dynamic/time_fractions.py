@@ -34,9 +34,9 @@ class MaxMinFairness(SideBySideScheduler):
     Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  Progress is measured
     relative to that on an equal share of every type (by weight), and the minimum is maximized.  So a job that profits
     more from a fast GPU gets more of it, and no job makes less progress than on an equal share, since equal shares are
-    feasible.  Then jobs that cannot gain more keep their progress, and the minimum of the other jobs is maximized
-    (water filling).  With `pairs` two jobs may run on the same devices (`side_by_side`); the minimum progress in the
-    program is never below that without pairs.
+    feasible.  Then the jobs that cannot gain more keep their progress, and the minimum progress of the other jobs is
+    maximized, and so on (water filling, in `levels` steps).  With `pairs` two jobs may run on the same devices
+    (`side_by_side`); the minimum progress in the program is never below that without pairs.
     Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies
     for Deep Learning Workloads (Gavel, OSDI 2020).  Weakness: all jobs progress simultaneously, so mean response is far
     from minimal; fractions are realized only approximately, in rounds with a switch of jobs (see `rounds`).
@@ -65,8 +65,8 @@ class FinishTimeFairness(SideBySideScheduler):
     """Finish-time fairness over time fractions: minimize the worst finish-time ratio.
 
     Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  It minimizes the maximum
-    over jobs of (time since arrival + time left) / (time on an equal share), both estimated now.  The time on an equal
-    share counts the shares that the job would have had so far.
+    over jobs of (time since arrival + time left) / (time on an equal share), both estimated now.  For the past, the
+    time on an equal share uses the equal shares of that time.
     Reference: Mahajan, Balasubramanian, Singhvi, Venkataraman, Akella, Phanishayee, Chawla, Themis: Fair and Efficient
     GPU Cluster Scheduling (NSDI 2020), as the program over fractions of Gavel (Narayanan et al., OSDI 2020).
     Weakness: a job that is far behind gets nearly all devices, and estimates of the time left are trusted.
@@ -154,9 +154,9 @@ class MinMakespan(SideBySideScheduler):
 
     Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  With constant fractions,
     the job with the largest ratio of remaining work to progress ends last, so the minimum ratio of progress to
-    remaining work is maximized (the program of `max_min_fairness` with another base).  The optimum is the least
-    makespan of all preemptive schedules of the present jobs, if devices of a type are one pool; with `pairs` (see
-    `side_by_side`) it is a lower bound on the makespan.
+    remaining work is maximized (the program of `max_min_fairness`, with remaining work in place of the progress on an
+    equal share).  The optimum is the least makespan of all preemptive schedules of the present jobs, if devices of a
+    type are one pool; with `pairs` (see `side_by_side`) it is a lower bound on the makespan.
     Reference: Lawler, Labetoulle, On Preemptive Scheduling of Unrelated Parallel Processors by Linear Programming
     (1978), the source of the program; as a policy in Gavel (Narayanan et al., OSDI 2020).
     Weakness: short jobs are stretched to the end of the longest, so mean response is bad by design.
@@ -243,7 +243,7 @@ class FcfsRounds(RoundScheduler):
 
 
 def check_costs(costs: Mapping[str, float], cluster: Cluster) -> None:
-    """Raise ScenarioError if `costs` has an absent type or one priced in the cluster."""
+    """Raise ScenarioError if `costs` has an unknown type or one priced in the cluster."""
     for name in costs:
         if name not in cluster.types:
             raise refusal(f'costs: the cluster has no type "{name}"; it has {", ".join(cluster.types)}')

@@ -112,7 +112,7 @@ class ProcessorSharing(ListScheduler):
 def least_loaded(task: Task, view: View) -> Placement | None:
     """Return the placement at which a task ends first; None if nothing fits.
 
-    On a device shared by time slices, the time of the task is multiplied by the load (this task included; at least 1).
+    On a time-sliced device, the task's time is multiplied by the sum of shares in use, its own included, if above 1.
     """
 
     def finish(placement: Placement) -> tuple[float, float]:
@@ -130,11 +130,11 @@ def least_loaded(task: Task, view: View) -> Placement | None:
 class Themis(Scheduler):
     """Themis: finish-time fairness; GPUs are given to the job treated worst so far.
 
-    Decides when, and which job is preempted.  A job's ρ is its expected time in the system divided by the time that it
-    would need on an exclusive 1/N share of the cluster, for N jobs in the system.  It is estimated as (time since
-    arrival + time left) / (time in its fastest mode × max(1, N × fraction of the cluster that this mode uses)).  At the
-    end of each lease the GPUs are offered to the jobs of highest ρ first; jobs whose lease has not ended keep their
-    GPUs, and a job that keeps them beyond its lease gets a new lease.
+    Decides when, and which job is preempted.  With N jobs in the system, a job's ρ is its expected time in the system
+    divided by the time that it would need alone on 1/N of the cluster.  It is estimated as (time since arrival +
+    remaining time) / (time in its fastest mode × max(1, N × f)), where f is the fraction of the cluster's GPUs that
+    this mode uses.  At the end of each lease the GPUs are offered to the jobs of highest ρ first; jobs whose lease has
+    not ended keep their GPUs, and a job that keeps them beyond its lease gets a new lease.
     Reference: Mahajan et al., Themis: Fair and Efficient GPU Cluster Scheduling (2020).  In the paper the worst-off
     jobs bid in an auction whose payments make honest bids optimal; here estimates are trusted, so the auction reduces
     to the order of ρ.  Weakness: ρ needs good estimates; short leases cause many stops, and with long leases the policy
@@ -158,7 +158,7 @@ class Themis(Scheduler):
     gone = ready = finished
 
     def rho(self, task: Task, view: View, jobs: int) -> float:
-        """Expected time when shared / expected time on an exclusive 1/N of the cluster."""
+        """Expected time when shared / time alone on an equal share of the cluster."""
         if (alone := task.shortest_estimate) <= 0:
             return math.inf
         part = task.fastest_modes()[0].gpu_share / self._gpus

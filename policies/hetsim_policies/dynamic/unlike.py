@@ -16,7 +16,7 @@ from hetsim_policies.dynamic.time_fractions import check_costs, prices
 
 
 class Matched(NamedTuple):
-    """Where a job goes: mode, type and number of a device, number of jobs behind it."""
+    """Place of a job: mode, type and number of a device, number of later jobs there."""
 
     job: int
     mode: int
@@ -35,7 +35,7 @@ class JobMode(NamedTuple):
 
 
 class WaitingJobs(NamedTuple):
-    """A waiting job: minimum time (s), row in the workload (`number`), task, modes."""
+    """Entry of one waiting job: minimum time (s), row (`number`), task and its modes."""
 
     time: float
     number: int
@@ -166,9 +166,9 @@ class AlloX(Scheduler):
 
 
 def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) -> list[Matched]:
-    """Assign places to jobs with minimum total completion time; some get none.
+    """Assign places to jobs with minimum total completion time; some jobs get none.
 
-    delays: by type, for each device the seconds until it is free, ascending.
+    ways: modes of each job.  delays: by type, for each device the seconds until it is free, ascending.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -203,18 +203,19 @@ def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
 def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
     """Return candidate places on the devices of one type, for jobs to be ordered.
 
-    A place is a device and the number of jobs that follow there.  Returns two columns: jobs that follow, number of the
-    device.  Devices are sorted by when they are free, so a place is at least as good as any on a later device with as
-    many or more jobs to follow.  A place with at least `jobs` others that are as good is never needed, and is omitted.
+    A place is a position in the queue of a device, given by the number of jobs behind it.  Return two columns: number
+    of jobs behind, and number of the device.  Devices are sorted by when they are free, so a place is at least as good
+    as a place on a later device with at least as many jobs behind.  A place is omitted if at least `jobs` other places
+    are at least as good.
     """
     each = [min(devices, jobs // (behind + 1)) for behind in range(jobs if devices else 0)]
     return np.repeat(np.arange(len(each)), each), np.concatenate([np.arange(0), *map(np.arange, each)])
 
 
 def _wanted(cost: np.ndarray) -> np.ndarray:
-    """Return the places that are among the n best ones of any of the n jobs.
+    """Return the places (columns) that are among the n cheapest for any of the n jobs.
 
-    An optimal assignment needs no others.
+    An optimal assignment of the jobs needs no other places.
     """
     count, places = cost.shape
     if places <= count:
@@ -324,9 +325,10 @@ class MultiGeneration(Scheduler):
         self._tried = view.changes.releases
 
     def ways(self, task: Task) -> list[tuple[float, int]]:
-        """Return (gain, position) of the task's modes that its budget allows.
+        """Return (gain, position) of the affordable modes of a task, largest gain first.
 
-        The largest gain, in seconds saved per device-second, is first.
+        Affordable: at most `budget` times the minimum energy (or cost) of the task's modes.  Gain: seconds saved
+        compared with the slowest affordable mode, per device-second.
         """
         times = [(p, task.estimate_at(p)) for p in task.allowed or range(len(task.modes))]
         seconds = {p: value for p, value in times if math.isfinite(value)}

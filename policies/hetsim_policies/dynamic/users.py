@@ -79,7 +79,7 @@ class ByUser(ListScheduler):
         return task.arrival
 
     def owner(self, task: Task) -> str:
-        """Return the user in whose turn a task starts."""
+        """Return the owner in whose queue a task waits; by default its user."""
         return task.user
 
     def ready(self, task: Task) -> None:
@@ -323,7 +323,7 @@ class QuotaBorrow(ByUser):
         """Start users' first jobs: those within quotas (`within`), otherwise borrowers.
 
         owed: bitmask of nodes for which jobs within quotas wait; borrowers that cannot be stopped later do not use
-        them.  Returns the bitmask of nodes that could run the jobs that did not fit.
+        them.  Return the bitmask of the nodes on which the jobs that did not start could run.
         """
         passed: dict[Line, None] = {}
         waited_for = 0

@@ -30,11 +30,12 @@ ROUND_COST = 1e-6  # seconds that a waiting task adds to a round
 class Waited(policy.ListScheduler):
     """Base of policies that sort all waiting tasks by urgency in every round.
 
-    formula: "paper", or "schedgym": the waiting time is replaced by -1 - arrival, which makes the order fixed.
+    formula: "paper", or "schedgym": as in the simulator SchedGym, the waiting time is replaced by -1 - arrival (s), so
+        that the order does not change with time.
     placement: rule for placing a task; None: its fastest mode that fits now, on the first devices.
-    discipline: "block": no task passes a head that does not fit, on any node of its partition; "skip": any task that
-        fits may start; with a fixed order also "keep": a task that has become the head remains the head, as in the list
-        scheduler.
+    discipline: "block": no task passes the first task of the order (the head) if it does not fit, on any node of its
+        partition; "skip": any task that fits may start; "keep" (needs schedgym): as "block", but the head remains the
+        head even if a more urgent task arrives.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Waited(policy.ListScheduler):
 
     @staticmethod
     def schedgym(task: Task) -> float:
-        """Sort key with -1 - arrival as the waiting time, as in SchedGym; lowest first."""
+        """Return a task's sort key (lowest first), as in SchedGym: wait = -1 - arrival."""
         raise NotImplementedError
 
     def round_cost(self, problem: policy.PlanProblem) -> float:

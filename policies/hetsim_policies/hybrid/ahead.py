@@ -38,8 +38,8 @@ class First:
 class Future:
     """Assumptions about the future of a fork, the same for all candidates.
 
-    seed: of random numbers; coming: new arrivals; believed: expected times; ratios: of actual to expected times, to
-        draw from.
+    seed: seed of the fork's random numbers.  coming: new arrivals, as (time, task).  ratios: samples of actual /
+    expected time; each task draws one.  believed: how expected times follow from estimates (None: they are equal).
     """
 
     seed: int
@@ -72,7 +72,7 @@ class Led(Relay):
             self.inner.gone(task)
 
     def take(self, task: Task) -> None:
-        """Record that another scheduler starts this task."""
+        """Record that another scheduler starts the task; to the base scheduler it is gone."""
         self._taken[task.index] = task
         self.inner.gone(task)
 
@@ -265,7 +265,7 @@ class Rollout(Relay):
         return best
 
     def _beyond_chance(self, other: First, view: View) -> bool:
-        """Return True if the lower confidence limit of the mean gain is above the margin."""
+        """Return True if `other` gains significantly more over the base than the margin."""
         gains: list[float] = []
         bases: list[float] = []
         for number in range(1, self.samples + 1):
@@ -279,7 +279,7 @@ class Rollout(Relay):
         return gain - doubt > max(SLACK, self.margin) * abs(float(np.mean(bases)))
 
     def _future(self, view: View, number: int) -> Future:
-        """Return the assumptions of future `number`; in 0 all tasks take expected times."""
+        """Return a sampled future; in future 0 all tasks take their expected times."""
         decision, until = self.notes["decisions_tried"], view.now + self.horizon
         coming: list[tuple[float, Task]] = []
         if self.arrivals == "learned":
@@ -313,7 +313,7 @@ class Rollout(Relay):
         return base.place(task, view) if isinstance(base, ListScheduler) else view.fit(task)
 
     def _ranked(self, view: View) -> list[Task]:
-        """Return waiting candidates, taken in turn from several orders, best first."""
+        """Return waiting tasks, taken in turn from several orders (shortest, oldest, ...)."""
         waiting = [task for task in view.waiting(own=True) if task.state == WAITING and view.queue_of(task) is None]
         if not waiting:
             return []

@@ -58,7 +58,7 @@ class Activation:
 
 
 class Dada(Dmda):
-    """Data affinity up to a share of each device, then dual approximation.
+    """Data affinity up to a share of each device's time, then dual approximation.
 
     alpha: share of a device's time up to which tasks are assigned by affinity alone; 0: only the dual approximation.
     transfers: include transfers in the time of a task.
@@ -180,7 +180,8 @@ class LinesLayout:
 def dealt(given: Activation, alpha: float) -> list[int]:
     """Return the number of a device queue for each task.
 
-    A bisection searches for the earliest end of all tasks.  alpha: share of a device's time for tasks with data there.
+    A bisection searches for the earliest end of all tasks.  alpha: fraction of each device's time until that end that
+    is first filled with tasks whose data are on the device.
     """
     best = by_finish(given)
     order = by_acceleration(given)
@@ -209,7 +210,7 @@ def dealt(given: Activation, alpha: float) -> list[int]:
 def laid_out(
     given: Activation, guess: float, alpha: float, order: Sequence[int], pairs: Sequence[tuple[int, int]]
 ) -> LinesLayout | None:
-    """Assign tasks by affinity and balance for a guessed makespan; None if too short."""
+    """Assign tasks, first near their data, for a guessed makespan; None: too short."""
     layout = LinesLayout(given)
     _put_near_data(layout, guess, alpha, pairs)
     accelerators = np.flatnonzero(~given.on_cores).tolist()
@@ -266,7 +267,7 @@ def by_finish(given: Activation) -> LinesLayout:
 
 
 def by_acceleration(given: Activation) -> list[int]:
-    """Return tasks by descending acceleration, then in the order given."""
+    """Return tasks by descending time on cores / time on accelerators, then as given."""
     fast = given.seconds[:, ~given.on_cores].min(axis=1, initial=np.inf)
     slow = given.seconds[:, given.on_cores].min(axis=1, initial=np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -275,7 +276,7 @@ def by_acceleration(given: Activation) -> list[int]:
 
 
 def by_affinity(given: Activation) -> list[tuple[int, int]]:
-    """Return (task, device queue) pairs with the task's data, by descending bytes."""
+    """Return (task, queue) pairs whose device has data of the task, most bytes first."""
     tasks, lines = np.nonzero((given.local > 0) & np.isfinite(given.seconds))
     order = np.argsort(-given.local[tasks, lines], kind="stable")
     return list(zip(tasks[order].tolist(), lines[order].tolist(), strict=True))

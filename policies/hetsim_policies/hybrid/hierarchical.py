@@ -205,9 +205,10 @@ class Hierarchical(Scheduler):
             self._look_at(group)
 
     def _told(self, device: Device, group: DeviceGroup) -> list[Device]:
-        """Return the group's devices that are usable only while a device is up.
+        """Return the group's devices that cannot be used while `device` is down.
 
-        They are the device itself or, for a node's cores, the node's accelerators.
+        If the group has devices of its type, this is `device` itself; else, if `device` is the CPU of a node, these are
+        the accelerators of this node in the group.
         """
         if device.type in group.lanes:
             return [device]
@@ -252,7 +253,7 @@ class Hierarchical(Scheduler):
         yield Wait(until=min(until, self._next) if waits and not stuck else until)
 
     def _ask(self, view: View) -> Generator[Decision, None, bool]:
-        """Run the schedulers of changed groups; return True if one started a task."""
+        """Run the scheduler of each group with changes; return True if one started a task."""
         started = False
         while self._dirty:
             group = self.groups[min(self._dirty)]
@@ -329,9 +330,9 @@ class Hierarchical(Scheduler):
         return best
 
     def _plan(self, wanted: list[TaskKind], new: list[Task], kinds: list[TaskKind], fill: float = FILL) -> None:
-        """Compute the shares of the `wanted` kinds in groups, given all other kinds' load.
+        """Compute how tasks of the `wanted` kinds are shared among groups, given all load.
 
-        new: tasks that have no group yet; kinds: their kinds.
+        new: tasks without a group; kinds: the kind of each.  fill: see `shares`.
         """
         if not wanted:
             return
@@ -408,7 +409,7 @@ class Hierarchical(Scheduler):
         self._put(entry)
 
     def _feed(self, view: View) -> Generator[Decision, None, bool]:
-        """Move tasks to starving groups while that helps; return True if one started."""
+        """Move waiting tasks to groups with idle devices; return True if any task started."""
         started = False
         full: dict[Mode, None] = {}
         barred: dict[tuple[int, int], None] = {}

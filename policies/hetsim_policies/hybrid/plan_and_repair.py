@@ -1,9 +1,9 @@
 """A plan that is followed while it is valid, and repaired when it is not.
 
 Decides where and when.  A planner makes a plan of the present tasks: every lane (core or accelerator) has its steps in
-order, and starts its next step when it is free.  A forecast of the end follows from the estimated ends of running tasks
-and the coming steps.  Repairs, in this order:
-1. Order.  A lane whose next step cannot start yet starts a later step that delays no other step.
+order, and starts its next step when it is free.  The end of the plan is forecast from the estimated ends of running
+tasks and the coming steps.  Repairs, in this order:
+1. Order.  A lane whose next step cannot start yet starts a later step, if this delays no other step.
 2. Theft.  An idle lane takes a step from the lane that will end last, if the step then ends sooner; and, with
    `restart`, restarts a task that runs elsewhere and would end sooner here (the work done there is lost).
 3. New plan.  The unstarted steps are planned again when the forecast of the end differs from the plan by more than
@@ -199,7 +199,7 @@ class PlanAndRepair(Scheduler):
                     yield Fetch(item, lane.device)
 
     def _repair(self, idle: list[PlannedLane], view: View) -> Iterator[Decision]:
-        """Start jobs on idle devices: planned there or elsewhere, or (`restart`) running."""
+        """Start jobs on idle devices: jobs planned anywhere, or (`restart`) running jobs."""
         for lane in [lane for lane in idle if lane.queue]:
             if (job := reordered(self._board, lane, self._look(view), view)) is not None:
                 self.notes["reordered"] += 1
@@ -373,8 +373,8 @@ def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -
 def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> tuple[PlannedJob, PlannedJob] | None:
     """Return a planned job to take from another device, and the job as planned here.
 
-    It is taken from the device that ends last, or else from the next to last, and so on.  Of its jobs that end sooner
-    here, it is the one for which the later of the two devices' ends is earliest.  None if there is none.
+    The device that ends last is tried first, then the next to last, and so on.  Of its jobs that would end sooner on
+    `lane`, return the job that minimizes the later end of the two devices.  None: no such job.
     """
     now, kind = view.now, lane.device.type
     if board.separable(view):
@@ -414,11 +414,11 @@ def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: V
 
 
 def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> PlannedJob | None:
-    """Return the running task of latest end that would end sooner if restarted here.
+    """Return the running task with the latest end that would end sooner on this lane.
 
     Return None if no task would.  A late task is expected to be equally late on the new lane (core or GPU), so it moves
-    only to faster lanes.  Ends are computed now, since with an older forecast, from before the last restart, the same
-    task would be restarted repeatedly.
+    only to faster lanes.  Ends are computed from the current state: forecasts made before the last restart would select
+    the same task repeatedly.
     known: earlier results for lanes of the same type, valid until something starts.
     """
     kind = lane.device.type

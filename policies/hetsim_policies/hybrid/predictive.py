@@ -5,9 +5,9 @@ is measured, as the number of devices that it would keep busy, and its forecast 
 in two ways:
 
 scale    as many devices are awake as suffice, at the target utilization, for the waiting work and for the load that is
-         expected within one waking time.  This load is at least the measured load plus the forecast rise; so devices
-         for a rise are awake in time, and on an unusual day they follow the measured load
-         (`hetsim_policies.prediction.series`).
+         expected within one waking time.  That load is the recently measured load plus the rise that is forecast (or
+         somewhat more).  So devices for a rise are awake in time, and on an unusual day the number of awake devices
+         follows the measured load (`hetsim_policies.prediction.series`).
          With the predictor `last_value` or `ewma` this is an autoscaler that only reacts; with the signal `utilization`
          it is the autoscaler of Kubernetes, which measures how busy the devices are.
 reserve  tasks of other classes may occupy only devices that the classes and services named here will not need by the
@@ -237,7 +237,7 @@ class Predictive(Scheduler):
         yield Pause("release" if wait.on == "release" else "change", until)
 
     def _inner(self, view: View) -> Generator[Decision, None, Wait]:
-        """Yield the inner scheduler's decisions, except its Wait, which is returned."""
+        """Yield the inner scheduler's decisions until it waits; return its Wait decision."""
         for decision in self.base.schedule(view):
             if isinstance(decision, Wait):
                 return decision
@@ -258,7 +258,7 @@ class Predictive(Scheduler):
     def _nothing_to_come(self) -> bool:
         """Return True if forecasts cannot change the number of awake devices.
 
-        Then it changes at the earliest after the next arrival, and no timer is needed until then.
+        Then the number cannot change before the next arrival, and no timer is needed until then.
         """
         if self._came or self._requests:
             return False
@@ -341,7 +341,7 @@ class Predictive(Scheduler):
                     self._others[task.index] = mode.type, mode.gpu_share / len(tasks)
 
     def _forget(self, task: Task, stopped: bool = False) -> None:
-        """Remove a task that no longer runs; if `stopped`, it counts as arrived already."""
+        """Remove a task that stopped or ended; a stopped one is not counted twice as work."""
         self._others.pop(task.index, None)
         self._held.pop(task.index, None)
         if not stopped:
@@ -349,10 +349,7 @@ class Predictive(Scheduler):
 
 
 class ViewWithRoom(PartView):
-    """View that hides room which is reserved for expected tasks of a class.
-
-    A mode that would use it fits nowhere.
-    """
+    """View in which a mode that would use room reserved for expected tasks never fits."""
 
     def __init__(self, view: View, leaves_room: Callable[[Mode], bool]):
         super().__init__(view, None, view.cluster.types.values())
@@ -406,7 +403,7 @@ class DevicePool:
         return sum(state == AWAKE for state in self.state.values())
 
     def changed(self, device: Device, up: bool) -> None:
-        """Record that a device is awake, has failed or is repaired (hook `device`)."""
+        """Hook `device`: record that a device is up (awake or repaired) or down (failed)."""
         state = self.state.get(device.index)
         if state in (AWAKE, DOWN):
             self.state[device.index] = AWAKE if up else DOWN
@@ -441,7 +438,7 @@ def asked_of(task: Task) -> tuple[DeviceType, float] | None:
 
 
 class ServiceDemand:
-    """Requests of one service: the type that serves them, and device-seconds of each."""
+    """Requests of one service: device type to serve them, device-seconds per request."""
 
     def __init__(self, counter: Counter, view: View):
         self.queue = queue = counter.queue
@@ -480,7 +477,7 @@ def _cost(queue: RequestQueue, mode: Mode, view: View) -> float:
 
 
 def waiting_work(view: View, requests: Sequence[ServiceDemand]) -> dict[DeviceType, float]:
-    """Device-seconds of waiting tasks by type; linear in these tasks."""
+    """Device-seconds of waiting requests and tasks by device type; O(waiting tasks)."""
     work: dict[DeviceType, float] = {}
     for one in requests:
         if one.kind is not None:

@@ -5,7 +5,7 @@ Decides when and where.  Tasks of the `static` classes are planned once, before 
 idle lane.  All other tasks wait in the order of `rest` and use unreserved lanes.  A reserved lane, with the host cores
 and memory that its planned tasks need, may run another task if that task is expected to end by the arrival of the
 lane's next planned task plus `slack`.  With exact estimates no planned task starts later than in the plan by more than
-`slack`.  `static: auto` plans each class without a task graph that planners can plan and that is predictable and long:
+`slack`.  `static: auto` plans each class without a task graph that planners can plan, if it is predictable and long:
 the coefficient of variation of its estimated times is at most `cv`, and its mean time at least that of all tasks.
 Reference: the split by predictability is that of Hawk, which plans long jobs centrally and leaves short ones to
 distributed schedulers (Delgado, Dinu, Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015);
@@ -55,13 +55,13 @@ from hetsim_policies.static.lists import Mct
 
 
 class SemiStatic(Scheduler):
-    """Planned classes on reserved devices; unplanned tasks fill gaps from a queue.
+    """Planned classes run on reserved devices; other tasks fill the gaps from a queue.
 
     static: the classes to plan, or "auto".
     planner: a static policy for them, by name or as a mapping with its parameters; default: mct.
     rest: the list order of unplanned tasks; default: fcfs that skips tasks that do not fit.
     reserve: fraction of the lanes of each type to reserve; "auto": the planned classes' share of all estimated work.
-    slack: seconds by which lending a lane may delay its next planned task.
+    slack: seconds by which an unplanned task on a reserved lane may delay the lane's next planned task.
     cv: for "auto": maximum coefficient of variation of the estimated times of a planned class.
     margin: factor on estimated times of unplanned tasks that fill a gap.
     """
@@ -183,7 +183,7 @@ class SemiStatic(Scheduler):
         self._tasks[task.index] = task
 
     def _impossible(self, number: int, task: Task) -> bool:
-        """Return True if a planned step's device is down or admission forbids its mode."""
+        """Return True if step `number` has a failed device or a mode denied by admission."""
         assert self.planned is not None
         if task.allowed is not None and self.planned.steps[number].mode not in task.allowed:
             return True
@@ -198,7 +198,7 @@ class SemiStatic(Scheduler):
         self._over(task, self.rest.gone)
 
     def _over(self, task: Task, tell: Callable[[Task], None]) -> None:
-        """Remove a task from the plan or, if unplanned, call the hook `tell` with it."""
+        """Remove an ended task from the plan; if it is not planned, call `tell` with it."""
         self._tasks.pop(task.index, None)
         if (number := self._number(task)) is None or self.planned is None:
             tell(task)
@@ -241,7 +241,7 @@ class SemiStatic(Scheduler):
 
 
 class GapView:
-    """The view of unplanned tasks: only placements that do not delay the plan fit."""
+    """View of unplanned tasks: a placement fits only if it does not delay the plan."""
 
     def __init__(self, view: View, planned: "PlanInProgress", slack: float, margin: float):
         self._view = view
@@ -257,7 +257,7 @@ class GapView:
         return self._view.now
 
     def end(self, task: Task, placement: Placement) -> float:
-        """Estimated end of a task that starts now, stretched by the margin."""
+        """Return the end of a task started now that takes its estimated time × the margin."""
         return self._view.now + self._margin * self._view.duration(task, placement)
 
     def leaves(self, task: Task, placement: Placement) -> bool:
@@ -367,7 +367,7 @@ class PlanInProgress:
         return starts
 
     def heads(self, number: int) -> bool:
-        """Return True if a task is next on all its cores or GPUs, and they are idle."""
+        """Return True if task `number` is next on all its cores or GPUs, all of them idle."""
         lanes = [self.lanes[name] for name in self.steps[number].devices]
         return all(lane.steps and lane.steps[0] == number and not lane.busy for lane in lanes)
 
@@ -403,7 +403,7 @@ class PlanInProgress:
         self.waiting[number] = None
 
     def placement(self, number: int, cluster: Cluster) -> Placement:
-        """Placement of a planned task, with any free cores of its node."""
+        """Return a planned task's placement; on a CPU the task may use any free cores."""
         mode, names = self.modes[number], self.steps[number].devices
         if mode.on_cpu:
             return Placement(mode, (self.lanes[names[0]].device,))
@@ -453,7 +453,7 @@ class PlanInProgress:
         return True
 
     def spared(self, mode: Mode, end: float, slack: float, nodes: Iterable[int], view: View) -> Placement | None:
-        """Return a placement on one of these nodes that delays no planned task, if any."""
+        """Return a placement on one of the nodes that delays no planned task, or None."""
         for node in nodes:
             if not mode.gpus:
                 placement = view.first(mode, node=node)

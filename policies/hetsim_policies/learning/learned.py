@@ -50,10 +50,11 @@ class LearnedAdmission(Admission):
     Decides whether a task is admitted: a small network (`network`) scores acceptance from the task and the state of the
     system, and rejection from the state alone; the higher score wins.  The observation is that of training
     (`hetsim.learning.observation.admission`).
-    Reference: that of the agent; Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions on
-    Automatic Control 30 (1985), for the optimum if the load has a simple model (`mdp_threshold`).  No guarantee of any
-    kind.  Weakness: good only for loads like the training load, under the same scheduler; it observes only estimates of
-    running tasks.  Cost: a decision takes about 0.1 ms, more if hundreds of tasks wait and run.
+    Reference: that of the learning algorithm (the agent in `hetsim train`); Stidham, Optimal Control of Admission to a
+    Queueing System, IEEE Transactions on Automatic Control 30 (1985), for the optimum if the load has a simple model
+    (`mdp_threshold`).  No guarantee of any kind.  Weakness: good only for loads like the training load, under the same
+    scheduler; it observes only estimates of running tasks.  Cost: a decision takes about 0.1 ms, more if hundreds of
+    tasks wait and run.
 
     path: the policy file (.npz), trained for admission and for the device types of the cluster.
     """

@@ -1,8 +1,8 @@
 """Fragmentation gradient descent: a task goes where it adds least fragmentation.
 
 The fragmentation of a node is its free GPU share that a task drawn from the workload cannot use: all of it if the task
-does not fit on the node or needs no GPU; otherwise the free share of those GPUs that have less of it than the task
-needs of one GPU.  The rule tries the task on every node and GPU where it fits and chooses the place that increases the
+does not fit on the node or needs no GPU; otherwise the free share of the GPUs on which less is free than the task needs
+on one GPU.  The rule tries the task on every node and GPU where it fits and chooses the place that increases the
 expected fragmentation least (or reduces it most); at ties the place with the smallest free GPU share, then the first.
 
 Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
@@ -97,7 +97,7 @@ class Fgd(ScoredRule):
 
     @staticmethod
     def _order(columns: Sequence[np.ndarray]) -> Iterator[int]:
-        """Yield places by increase of fragmentation, then free share, then node; lazily."""
+        """Yield row numbers by rise of fragmentation, then free share, then node; lazily."""
         rise, free, node, owner = columns
         best = np.flatnonzero(rise <= rise.min() + ROUNDING)
         best = best[free[best] == free[best].min()]

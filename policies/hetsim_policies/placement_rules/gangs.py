@@ -164,7 +164,7 @@ class Topology:
 
 
 def parts_of(cluster: Cluster) -> dict[str, np.ndarray]:
-    """Number the island, switch and node of each accelerator, over the whole cluster."""
+    """Return, by level, ids of each accelerator's island, switch, node (-1: none)."""
     widest = max((len(node.accelerators) for node in cluster.nodes), default=0)
     parts = {level: np.full((len(cluster.nodes), widest), -1) for level in ("island", "switch", "node")}
     for node in cluster.nodes:
@@ -209,8 +209,8 @@ def spread_racks(task: Task, view: View) -> Placement | None:
 class Skew:
     """Consolidate jobs with one large tensor; place other jobs in the fullest racks.
 
-    A job whose largest tensor has a large share of its bytes waits until it fits in as few racks as in an empty
-    cluster; any other job is placed in the racks with the fewest free nodes.
+    A job waits until it fits in as few racks as in an empty cluster if its largest tensor has a large share of the
+    job's bytes; any other job is placed in the racks with the fewest free nodes.
 
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (NSDI 2019), which consolidates
     jobs only if the skew of their tensors makes it worth the wait.  Weakness: the share ignores the fraction of a step
@@ -218,7 +218,7 @@ class Skew:
     """
 
     def __init__(self, threshold: float = SKEWED):
-        """threshold: share of a job's bytes in its largest tensor, above which it waits."""
+        """threshold: jobs with at least this share of their bytes in one tensor wait."""
         self.threshold = threshold
         self._sizes: list[int] = []
 
@@ -314,7 +314,7 @@ def _taken(count: int, racks: Iterable[list[int]]) -> list[int]:
 
 
 def _spread(count: int, racks: list[list[int]]) -> list[int]:
-    """Choose nodes one by one from the rack with the most left."""
+    """Choose `count` nodes one by one, each from the rack with the most nodes left."""
     rest = [list(rack) for rack in racks]
     return [max(rest, key=len).pop(0) for _ in range(min(count, sum(map(len, rest))))]
 

@@ -56,8 +56,8 @@ class DotProduct(ScoredRule, _Weighing):
 
     Reference: Panigrahy, Talwar, Uyeda, Wieder, Heuristics for Vector Bin Packing (2011); Grandl et al.,
     Multi-Resource Packing for Cluster Schedulers (Tetris, SIGCOMM 2014).  Demand and free resources are fractions of
-    the largest node.  Weakness: it prefers empty nodes, as worst_fit does; it has no rule for the GPU of a fraction
-    (the fullest is used).
+    the largest node.  Weakness: it prefers empty nodes, as worst_fit does.  It does not choose among the GPUs of a
+    node: a task that needs a fraction of a GPU gets the fullest GPU that fits.
     """
 
     published = PublishedDotProduct
@@ -124,11 +124,11 @@ class GpuPacking(ScoredRule):
 
     Reference: the packing of Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale
     Heterogeneous GPU Clusters (NSDI 2022); a baseline of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
-    It keeps whole GPUs and whole nodes for tasks that need them.  Weakness: it ignores which remainders the workload
-    can use.  Cost: NumPy operations over the GPUs of the nodes that fit.
+    It keeps whole GPUs and whole nodes for tasks that need them.  Weakness: it ignores whether later tasks can use the
+    fractions of GPUs that remain free.  Cost: NumPy operations over the GPUs of the nodes that fit.
 
-    scores: "published" is the rule of the simulator of Weng et al.: integer scores, and the same score everywhere for a
-        task without a GPU; random names of nodes break ties.
+    scores: "exact" (the default), or "published", the rule of the simulator of Weng et al.: integer scores, the same
+        score everywhere for a task without a GPU; random names of nodes break ties.
     """
 
     published = PublishedGpuPacking

@@ -57,7 +57,7 @@ class DurationHistory:
             self._recent_all.add(seconds)
 
     def forecast(self, user: str, class_: str) -> float:
-        """Predicted seconds of this user's and class's next job."""
+        """Predicted seconds of a user's next job of a class; first job of all: `default`."""
         count, overall = self._all
         jobs, own = self._means.get((user, class_), (0, 0.0))
         if self.quantile is not None and count:
@@ -133,7 +133,7 @@ class Score:
             self.zeros += 1
 
     def skip(self, count: int) -> None:
-        """Add this number of intervals with forecast 0 and value 0."""
+        """Add `count` intervals in which the forecast and the value were both 0."""
         self.count += count
         self.zeros += count
 
@@ -151,7 +151,7 @@ class Score:
 
 
 def prediction_error(actual: Iterable[float], forecast: Iterable[float], quantile: float = 0.5) -> PredictionError:
-    """Return the error of forecasts, one for each value.
+    """Return error measures of `forecast`, which has one number per actual value.
 
     >>> prediction_error([10, 20, 0], [12, 15, 1])
     PredictionError(count=3, mape=0.225, pinball=1.3333333333333333, bias=-0.6666666666666666, zeros=1, quantile=0.5)

@@ -50,7 +50,8 @@ class Believed:
     def parts(self, tasks: Tasks) -> np.ndarray:
         """Return expected (median) time / estimate of each task.
 
-        A task's estimate is compared with the estimates of all tasks of its class that have arrived.
+        It is exp(level + slope × d), with the level of the task's class.  d: the logarithm of the task's estimate,
+        minus the mean logarithm of the estimates of all tasks of this class that have arrived.
         """
         estimate = np.log(np.maximum(tasks.computing(tasks.estimate).min(axis=1), SHORTEST))
         usable = np.isfinite(estimate) & np.isfinite(tasks.arrival)

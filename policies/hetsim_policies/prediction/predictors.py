@@ -1,4 +1,4 @@
-"""Predictors of a series: last value, means, seasons, and the true rate."""
+"""Predictors of a series: last value, means, seasons, and the true rate (oracle)."""
 
 import math
 from collections import deque
@@ -109,7 +109,7 @@ class Autoregressive(Predictor):
         return 2.0 * max(self._values, default=0.0)
 
     def _pass_over(self, count: int, time: float) -> None:
-        """Add `count` zeros; fit again if that many observations would have caused a fit."""
+        """Add `count` observations of 0; fit again if a fit would have been due meanwhile."""
         self._values.extend([0.0] * min(count, self._values.maxlen or 0))
         again = (self.seen + count) // self.refit > self.seen // self.refit
         if len(self._values) >= 3 * self.order + 2 and (again or not self._weights):
@@ -155,9 +155,9 @@ class HoltWinters(Predictor):
         week[w] toward  y - level - day[k]               by delta
 
     and the forecast is level + trend × horizon + day + week at the forecast time.  Time is divided into slots, in each
-    of which the season adds a constant.  The weights are for observations that cover a whole slot (for delta: a whole
-    `week_slot`); an observation that covers a fraction f of a slot has weight 1 - (1 - weight)^f.  So the measuring
-    interval hardly matters, and with one observation per slot this is the textbook method.
+    of which the season adds a constant.  The weights alpha to delta are those of an observation that covers a whole
+    slot (for delta: a whole `week_slot`); if it covers only a fraction f of the slot, its weight is 1 - (1 - alpha)^f,
+    and so on.  So the measuring interval hardly matters, and with one observation per slot this is the textbook method.
     Reference: Winters, Forecasting Sales by Exponentially Weighted Moving Averages (1960); with two seasons Taylor,
     Short-Term Electricity Demand Forecasting Using Double Seasonal Exponential Smoothing (2003).  Fallback: until a
     whole season has been observed, the mean of about the last hour (`ewma`); the first season sets level and day.
@@ -230,8 +230,8 @@ class HoltWinters(Predictor):
     def ceiling(self) -> float:
         """Upper bound of all forecasts as long as only zeros are observed.
 
-        It is inf for a model with a trend or a week.  day[k]: effect of the k-th slot of the season.  A zero moves the
-        level towards -day[k], and -day[k] towards the level.  So the level and all -day[k] stay between their present
+        It is inf during the first season, and with a trend or a weekly pattern.  A zero moves the level towards -day[k]
+        (k: slot of the season), and -day[k] towards the level.  So the level and all -day[k] stay between their present
         minimum and maximum, and a forecast, level + day[k], is at most the difference of the two.
         """
         if self._young is not None or self.week is not None or self.beta:
@@ -304,7 +304,7 @@ class Oracle(Predictor):
     remain random.  It is the only policy that is given the truth (`knows_rates`).
     Reference: Raiffa, Schlaifer, Applied Statistical Decision Theory (1961), ch. 4 (the value of perfect information).
     Weakness: no real system has it.  Runs whose rates are uncertain are refused: traces, closed loops, bursts, and
-    rates that change at random.  The demand per arrival is the mean of its class so far; rejected arrivals count.
+    rates that change at random.  The demand per arrival is the mean of its class so far, including rejected arrivals.
     Cost: O(classes) per forecast.
     """
 

@@ -14,7 +14,7 @@ MEMORIES = 7  # number of means: the longest is over 64 times the time of the sh
 
 
 class Mean(NamedTuple):
-    """Load per second over the same recent time: as observed, and as it was forecast."""
+    """Mean recent load: as observed (`value`), and as forecast earlier (`expected`)."""
 
     value: float
     expected: float
@@ -31,19 +31,19 @@ class Recent:
                 one.add(time, amount)
 
     def skip(self, count: int, time: float) -> None:
-        """Add `count` intervals up to `time` in which nothing arrived, as was forecast."""
+        """Add `count` measuring intervals up to `time` (s), with load and forecast 0."""
         for sums in self._sums:
             for one, amount in zip(sums, (1.0, 0.0, 0.0, 0.0), strict=True):
                 one.add_often(count, time, amount)
 
     @property
     def ceiling(self) -> float:
-        """Upper bound of the mean load per second as long as nothing arrives."""
+        """Upper bound of the mean load per second until the next arrival."""
         return max(sums[1].total / sums[0].total if sums[0].total else 0.0 for sums in self._sums)
 
     @property
     def mean(self) -> Mean:
-        """Mean over the shortest time with `ENOUGH` arrivals, or else the longest time."""
+        """Mean load of the shortest averaging time with `ENOUGH` arrivals, or the longest."""
         sums = next((sums for sums in self._sums if sums[3].total >= ENOUGH), self._sums[-1])
         weight, value, expected, arrivals = (one.total for one in sums)
         # Weights that fade over m seconds have the variance of a plain mean over 2 m.

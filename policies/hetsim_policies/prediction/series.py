@@ -1,13 +1,13 @@
 """A measured load with its forecasts, their errors, and the capacity to prepare.
 
-Amounts recorded between two instants count as the rate of that interval, at its middle.  Forecasts are for the coming
-intervals, up to the lead: their maximum is the capacity to prepare, and their mean is compared with the actual load at
-the end of the lead.  (A comparison for a single short interval would mostly measure chance.)
+An amount recorded between two instants counts as the load's rate at the middle of this interval.  Forecasts are for the
+coming intervals, up to the lead: their maximum is the capacity to prepare, and their mean is compared with the actual
+load at the end of the lead.  (A comparison for a single short interval would mostly measure chance.)
 
 `demand` takes its level from the present measurement and its changes from the forecast:
 
     measured the mean load of the last minutes
-    rise     the maximum forecast - what the predictor expected for these minutes;
+    rise     the maximum forecast minus the predictor's value for these last minutes;
              0 if this is at most twice the recent forecast error
     demand   measured + rise; or the maximum forecast if that is larger, but not by more than `NOISE` standard errors
 
@@ -81,7 +81,7 @@ class Series:
         self.fallbacks += not self.predictor.own
 
     def ceiling(self) -> float:
-        """Upper bound of `demand` while nothing arrives; inf if unknown."""
+        """Upper bound of the load to prepare for while no work arrives; inf: unknown."""
         peak = self.peak_ceiling()
         return peak if self.predictor.flat else peak + max(peak, self._recent.ceiling)
 
@@ -99,9 +99,8 @@ class Series:
     def skip(self, count: int, end: float) -> None:
         """Record `count` intervals without arrivals at once; the last one ends at `end`.
 
-        Only allowed if the series is settled (further empty intervals do not change its forecast).  The result is that
-        of `measure` for each interval, except for loads so small that they count as 0 (`NOTHING`).  Cost: O(1) in the
-        count.
+        Only allowed if the series is settled (further empty intervals do not change its forecast).  The effect is that
+        of calling `measure` for each interval, except that loads below `NOTHING` count as 0.  Cost: O(1).
         """
         self.predictor.skip(count, end - self.interval / 2)
         self.score.skip(count)
@@ -115,7 +114,8 @@ class Series:
     def _demanded(self, end: float, value: float) -> float:
         """Return the load to prepare for: the measured mean load and the expected rise.
 
-        A larger forecast counts up to a margin for noise. end, value: time and load of the last measurement.
+        If the forecast without this rise is above the measured mean, the mean is raised to it, at most by a margin for
+        noise.  end, value: last measurement (time, load).
         """
         self._recent.observe(end, value, max(0.0, self.predictor.forecast(0.0)), self._arrivals)
         measured, expected, error = self._recent.mean

@@ -85,8 +85,8 @@ class Scored(Routing):
     """Scored: the replica with the largest weighted sum of scores from 0 to 1.
 
     Decides which replica serves a request by scores of each replica: `prefix`, the share of the prompt that is in the
-    replica's prefix cache; `queue`, from 1 for the fewest waiting requests to 0 for the most; `running`, the same for
-    unfinished requests / speed; `kv`, the free share of KV blocks.
+    replica's prefix cache; `queue`, from 1 for the fewest waiting requests to 0 for the most; `running`, likewise for
+    the number of unfinished requests divided by the speed; `kv`, the free share of KV blocks.
     Reference: the scheduler of llm-d (Kubernetes Gateway API Inference Extension), with its default weights.
     Weakness: with delayed signals (`refresh`, `delay`) all requests between two updates go to the same replica.
     Cost: O(replicas × blocks of the prefix) a request.

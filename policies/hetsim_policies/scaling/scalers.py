@@ -1,4 +1,4 @@
-"""Scaling: the number of replicas of a service, by its counters or by forecast."""
+"""Scaling: policies that set a service's number of replicas, by load or forecast."""
 
 import math
 from collections import deque
@@ -94,7 +94,7 @@ class Predicted(Scaling):
     def __init__(self, rate: Positive, predictor: Callable[[], Predictor] | None = None, lead: Seconds = 60.0):
         self.rate, self.lead, self.predictor = rate, lead, (Ewma if predictor is None else predictor)()
         if self.predictor.knows_rates:
-            raise ValueError("the true rates are for the run's own scheduler only; name another predictor")
+            raise ValueError("this predictor needs the true rates, which only schedulers get; name another predictor")
 
     def wanted(self, service: LanguageService | Service, signals: ServiceSignals, now: float) -> Mapping[str, int]:
         self.predictor.observe(now, signals.arrival_rate)

@@ -1,14 +1,14 @@
 """Constraint injection: a linear program assigns, an optimizer adds constraints.
 
-Decides where and in which order, for sequential tasks with or without a task graph, with data moved over links.
-The assignment program of `assignment` counts work and ignores transfers.  `sharing` considers effects that are not
-linear in the assignment: tasks on one device upload a common input once; data that one task writes for another need not
-move within a device; uploads compete for links and switches; equal kernels are better launched one after the other.
-From these effects it proposes a tree of constraints, in which children refine their parent and siblings are
-alternatives in order of preference.  `walk` solves the program with the constraints on the path from the root to a
-node: if the program is infeasible, the next sibling is tried, otherwise the children.  Every solution becomes a plan,
-and the plan with the shortest simulation on the estimates is chosen.  The plans of linear_program and integer_program
-are always candidates, so the plan is never worse than these on the estimates.
+The policy decides where and in which order tasks run, for sequential tasks with or without a task graph, with data
+moved over links.  The assignment program of `assignment` counts work and ignores transfers.  `sharing` considers
+effects that are not linear in the assignment: tasks on one device upload a common input once; data that one task writes
+for another need not move within a device; uploads compete for links and switches; equal kernels are better launched one
+after the other.  To use these effects, `sharing` proposes a tree of constraints.  A child node adds constraints to
+those of its parent; siblings are alternatives in order of preference.  `walk` visits the tree and solves the program
+with the constraints from the root to a node: if it is infeasible, the next sibling is tried, otherwise the children.
+Every solution becomes a plan, and the plan with the shortest simulation on the estimates is chosen.  The plans of
+linear_program and integer_program are always candidates, so the plan is never worse than these on the estimates.
 
 Reference: Bastoul, Zhang, Razanajato, Lossing, Susungi et al., Optimizing GPU Deep Learning Operators with Polyhedral
 Scheduling Constraint Injection (CGO 2022).
@@ -145,9 +145,10 @@ class ConstraintInjection(PlannedScheduler):
         return finished(instance, plan, judged=True)
 
     def _constrain(self, race: "_Race", instance: Instance, near: float, free: Sequence[Plan]) -> None:
-        """Simulate plans with constraints that place or order tasks that share data.
+        """Try plans with constraints that place or order tasks that share data.
 
-        race: compares plans; near: rough makespan (s); free: plans without constraints.  Does nothing if no data move.
+        race: simulates the plans and keeps the best; near: rough makespan (s); free: plans without constraints.  Does
+        nothing if no data move.
         """
         problem, tasks = race.problem, race.problem.tasks
         if (traffic := traffic_of(instance, graph_of(tasks))) is None:
@@ -188,7 +189,7 @@ class _Race:
     won: str = ""  # constraints of the best plan
 
     def enter(self, plan: Plan, constraints: str | None = None) -> None:
-        """Simulate one more plan; `constraints` describes it (None: a modified plan)."""
+        """Simulate a plan; store the best, with its label `constraints` (None: old label)."""
         self.tried += 1
         if (makespan := simulated(self.problem, plan)) < self.makespan:
             self.best, self.makespan = plan, makespan
@@ -207,10 +208,10 @@ class ConstraintNode:
 def walk(
     siblings: Sequence[ConstraintNode], solve: Any, above: tuple[Constraint, ...] = (), names: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield name and solution of feasible nodes: a node, its children, its siblings.
+    """Yield path and solution of the feasible nodes of a constraint tree, depth first.
 
     `solve(constraints)` returns None if the constraints are infeasible.  The node's children are then skipped, since
-    they have these constraints and more.
+    they have these constraints and more.  above, names: constraints and names of the nodes on the path to `siblings`.
     """
     for node in siblings:
         constraints = (*above, *node.constraints)
@@ -302,10 +303,10 @@ class SharingTree:
             self.latency, self.pace = float(self.traffic.latency.max()), float(self.traffic.pace.max())
 
     def tree(self) -> list[ConstraintNode]:
-        """Return the tree of constraints to try; each node groups tasks in another way.
+        """Return trees of constraints to try, which keep tasks with common data together.
 
-        A node's children have larger groups.  If some tasks should run where their data are, that constraint is the
-        parent of all groupings.
+        Each tree begins with one way to group the tasks; its deeper nodes add constraints, such as larger groups.  If
+        some tasks should run where their data are, the first tree adds this constraint to all the others.
         """
         alone = [(task,) for task in range(self.instance.size)]
         chains = [
@@ -318,7 +319,7 @@ class SharingTree:
         return [ConstraintNode("beside data", pins, tuple(chains)), *chains] if pins else chains
 
     def _view(self, name: str, groups: list[tuple[int, ...]]) -> ConstraintNode:
-        """Build a node that groups tasks; its children divide, order or enlarge groups."""
+        """Build a node that keeps each group of tasks together; its children are variants."""
         below = [*self._parts(groups), ConstraintNode("uploads", self._uploads(groups), tuple(self._orders(groups)))]
         for level in LEVELS[1:]:
             if (larger := self.groups("all", level * self.makespan, groups)) != groups:
@@ -327,7 +328,7 @@ class SharingTree:
         return ConstraintNode(name, _together(groups), tuple(below))
 
     def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield two ways to divide groups that are faster on accelerators among these."""
+        """Yield two ways to spread task groups over the accelerators that run them faster."""
         sites = self.devices
         if len(sites) < 2:
             return
@@ -371,9 +372,10 @@ class SharingTree:
         return place
 
     def _orders(self, groups: Sequence[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield further constraints for given groups of tasks.
+        """Yield nodes of constraints to add to given groups of tasks, one kind per node.
 
-        They fuse equal kernels, run chains one after the other, order uploads, or separate groups with large uploads.
+        Kinds: fuse equal kernels; run the chains of a group one after the other; order the uploads of a group; place
+        the groups with the largest uploads on different devices.
         """
         if fused := tuple(Fuse(row) for group in groups for row in self._equal_kernels(group)):
             yield ConstraintNode("fuse", fused)
@@ -399,8 +401,8 @@ class SharingTree:
     def groups(self, view: View, limit: float, given: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Merge groups of tasks with common data, the largest saving of transfers first.
 
-        view: data that count: inputs, results of one task for another (flow), or all.  limit: maximum seconds of a
-            group's work at its fastest site (cores or GPUs).  given: the groups to merge.
+        view: the data that count: inputs, flow (results that one task writes for another), or all.  limit: maximum
+        seconds of a group's work at its fastest site (a set of equal cores or GPUs).  given: the groups before merging.
         """
         merging = _Merging(
             {number: list(group) for number, group in enumerate(given)},
@@ -457,9 +459,9 @@ class SharingTree:
     def _uploads(self, groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
         """Constrain accelerators and switches to finish transfers within the makespan.
 
-        The constraints are linear because the groups are given: the inputs of a group are counted once, at its first
-        task.  An accelerator with one stream computes and transfers in turn, so the sum of both times must be at most
-        the makespan.
+        groups: sets of tasks that run on one device each.  Since they are given, the constraints are linear: the inputs
+        of a group are counted once, at its first task.  An accelerator with one stream computes and transfers in turn,
+        so the sum of both times must be at most the makespan.
         """
         constraints: list[Constraint] = []
         behind: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
@@ -495,9 +497,9 @@ class SharingTree:
     def _one_chain_after_the_other(self, group: Sequence[int]) -> Iterator[Before]:
         """Yield constraints that run the chains of a group one after the other.
 
-        A chain is the tasks of the group that pass data to each other.  In the order of ranks a device would run the
-        first operators of all chains, then all second operators.  A task on another device that needs the result of one
-        chain would then wait for all chains.
+        A chain is the tasks of the group that pass data to each other.  If tasks were ordered by rank (distance from
+        the end of the graph), a device would run the first operators of all chains, then all second operators.  A task
+        on another device that needs the result of one chain would then wait for all chains.
         """
         chain_of: dict[int, int] = {task: task for task in group}
 

@@ -208,7 +208,7 @@ class Machine:
         return frequencies
 
     def cost(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> float:
-        """Dynamic joules; inf if the deadline cannot be met."""
+        """Dynamic joules of all tasks on their `lanes`; inf if the deadline cannot be met."""
         frequencies = self.frequencies(lanes, deadline, min_frequency)
         if (frequencies > 1 + ROUNDING).any():
             return float("inf")
@@ -318,9 +318,11 @@ def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np
 def _tangents(
     points: list[np.ndarray], lanes: np.ndarray, watts: np.ndarray, min_frequency: float, count: int
 ) -> tuple[csr_array, np.ndarray]:
-    """Tangents of each type's energy δ W max(W / L, min)² at the loads of `points`.
+    """Return linear constraints (matrix, limits) that bound the energy from below.
 
-    δ: watts of the type at full speed; W: its work in seconds; L: its devices; min: the lowest frequency.
+    The energy of a device type is δ W max(W / L, min)².  δ: watts of the type at full speed; W: its load (work /
+    deadline); L: its devices; min: the lowest frequency.  The constraints are tangents of this curve at the loads
+    `points`.  count: number of the linear program's first columns, which are the fractions of tasks.
     """
     kinds = len(lanes)
     at = np.concatenate(points)
@@ -348,10 +350,10 @@ def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
 
 
 def descended(machine: Machine, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
-    """Move each task, largest first, to its cheapest core or GPU; repeat a few times.
+    """Return improved `lanes`: move each task, largest first, to its cheapest device.
 
-    This assumes that all tasks arrive together.  A core or GPU that ends after the deadline adds a penalty to the cost,
-    so that moves make it end earlier.
+    The pass over all tasks is repeated a few times.  This assumes that all tasks arrive together.  A core or GPU that
+    ends after the deadline adds a penalty to the cost, so that moves make it end earlier.
     """
     instance, kind, device, watts = machine.instance, machine.instance.lane_kind, machine.device, machine.watts
     lanes, needs = lanes.copy(), machine.times(lanes)
@@ -403,7 +405,7 @@ def planned_graph(machine: Machine, seed: Schedule, min_frequency: float, deadli
 
 
 def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadline: float) -> np.ndarray:
-    """Slowness (1 / frequency) of each device: minimum energy with all paths in time."""
+    """Return each device's 1 / frequency that minimizes energy within the deadline."""
     lanes = machine.lanes_of(schedule)
     number = len(machine.devices)
     joules = machine.watts * np.bincount(machine.device[lanes], machine.times(lanes), minlength=number)
@@ -466,9 +468,10 @@ def _slowest(
 def _overrun(
     machine: Machine, schedule: Schedule, slow: np.ndarray, deadline: float
 ) -> tuple[float, np.ndarray, float]:
-    """Return the delay of the longest path after the deadline, and facts on this path.
+    """Return how late the longest path ends (s), its work, and its time limit.
 
-    They are its work by device, and the seconds from the arrival of its first task to the deadline.
+    slow: slowdown of each device (1: full speed).  Work is in seconds at full speed, by device; the limit is the number
+    of seconds from the arrival of the path's first task to the deadline.
     """
     finish, cause = finishes(machine, schedule, slow)
     last = int(finish.argmax())
@@ -486,7 +489,7 @@ def _overrun(
 
 
 def finishes(machine: Machine, schedule: Schedule, slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each task's end without transfers, and the task it waits for (-1: none)."""
+    """Return each task's end, and the task it waits for (-1: none); slow: 1/frequency."""
     tasks = machine.instance.problem.tasks
     lanes = machine.lanes_of(schedule)
     needs = (machine.times(lanes) * slow[machine.device[lanes]]).tolist()

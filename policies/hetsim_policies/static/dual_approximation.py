@@ -75,8 +75,9 @@ class Solution:
     """A schedule and a proven bound: no schedule is shorter than `bound`.
 
     `guess` is the smallest accepted guess λ; the schedule's makespan is at most `guarantee` times `guess`.  `guarantee`
-    is the ratio of the algorithm; it is larger than the requested ratio if the program was too large.  `ratio` is the
-    ratio that this schedule and bound prove, at most `guarantee`.  `guesses` is the number of guesses.
+    is the ratio of the algorithm; it exceeds the requested ratio if the dynamic program was too large and had to be
+    coarsened.  `ratio` is the ratio that this schedule and bound prove, at most `guarantee`.  `guesses` is the number
+    of guesses.
     """
 
     schedule: TwoSidedSchedule
@@ -101,10 +102,10 @@ class DualApproximation(PlannedScheduler):
     The algorithm is that of Kedad-Sidhoum, Monna, Mounié, Trystram (2013).
 
     It plans as if all tasks were present at time 0; if tasks arrive at different times, each lane (core or GPU) waits
-    for its next task, the bound is valid, and no ratio is guaranteed; the same holds if it plans during a run
-    (`rest_of_two_types`).  On accelerators with one stream and their own links, the times include uploads and
-    downloads, and ratio and bound hold.  With several streams the plan uses the time of a task's longest stage, and no
-    ratio is guaranteed.
+    for its next task.  Then, and also if it plans during a run (`rest_of_two_types`), the bound is valid, but no ratio
+    is guaranteed.  On accelerators with one stream and their own links, the times include uploads and downloads, and
+    ratio and bound hold.  With several streams the plan uses the time of a task's longest stage, and no ratio is
+    guaranteed.
     ratio: proven ratio of makespan to optimum, 4/3 or more; a larger ratio needs less computation.
     tolerance: the bisection stops at this relative precision of the guess.
     """
@@ -150,9 +151,9 @@ def solve(p: np.ndarray, q: np.ndarray, m: int, k: int, ratio: float = RATIO, to
     """Bisect on a guess λ of the makespan; return the best schedule and a lower bound.
 
     p, q: seconds of each task on a CPU, on a GPU; m, k: number of CPUs, of GPUs.  A guess is accepted if `attempt`
-    returns a schedule, and refuted if it proves that no schedule has length λ.  `bound`: the largest refuted λ, or a
-    linear bound.  `guess`: the smallest accepted λ.  The makespan is at most `guarantee` times the optimum: ratio·(1 +
-    tolerance), or more if the dynamic program is too large.
+    returns a schedule, and refuted if it proves that no schedule has length λ.  `bound`: the largest refuted λ, or the
+    bound of a linear relaxation.  `guess`: the smallest accepted λ.  The makespan is at most `guarantee` times the
+    optimum.  `guarantee` is ratio·(1 + tolerance), or more if the dynamic program for `ratio` is too large.
     """
     p, q = _checked(p, q, m, k)
     _check_parameters(ratio, tolerance)
@@ -181,8 +182,8 @@ def attempt(
     """Return a schedule for a guess of the makespan; None: no schedule is that short.
 
     p, q: seconds of each task on a CPU, on a GPU; m, k: number of CPUs, of GPUs. order: tasks by decreasing p/q.  The
-    makespan is at most `ratio` × `guess`.  It can be longer if `known`, the best schedule so far, is already that
-    short, or if the dynamic program is too large to be solved in fine units.
+    makespan is at most `ratio` × `guess`, with two exceptions: `known`, the best schedule so far, is already that
+    short, or the dynamic program is too large to be solved in fine units.
     """
     relaxed = relaxation(p, q, m, k=k, guess=guess, order=order)
     if relaxed is None or counting_refuses(p, q, m, k=k, guess=guess, relaxed=relaxed):
@@ -206,7 +207,7 @@ def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float,
     """Return True if a guess is too short because of the numbers of long tasks.
 
     The program of `relaxation` is solved with limits on these numbers (`counts`), too.  This refuses more guesses than
-    areas alone: three tasks of 0.4 λ fill two devices, not 1.2.
+    the sum of times alone: three tasks of 0.4 λ (λ: the guess) need two devices, although their sum is only 1.2 λ.
     """
     free, limit = relaxed.free, guess * (1 + TOLERANCE)
     if len(free) > LARGEST_LINEAR:
@@ -228,12 +229,13 @@ def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float,
 
 
 def counts(part: np.ndarray, s: int) -> np.ndarray:
-    """Return ⌊(s+1)x⌋/s for tasks of time x·λ, where λ is the guess of the makespan.
+    """Return ⌊(s+1)x⌋/s for each task: weights that sum to at most 1 on one device.
 
-    (s+1)x is reduced by a tolerance before it is rounded down.  Over the tasks of one device it therefore sums to less
-    than s + 1, the rounded numbers to at most s, and the results to at most 1.  s = 1 counts tasks longer than λ/2;
-    s = 2 counts a task longer than 2λ/3 as 1, and another longer than λ/3 as ½.  (Dual feasible functions: Fekete and
-    Schepers, New Classes of Fast Lower Bounds for Bin Packing Problems, 2001.)
+    part: the x of each task, its time divided by the guess λ of the makespan.  s = 1: tasks longer than λ/2 weigh 1; s
+    = 2: tasks longer than 2λ/3 weigh 1, others longer than λ/3 weigh ½.  Proof: the x of the tasks on one device sum to
+    at most 1, and (s+1)x is reduced by a tolerance before it is rounded down.  So the reduced (s+1)x sum to less than s
+    + 1, the rounded numbers to at most s, and the weights to at most 1.
+    (Dual feasible functions: Fekete and Schepers, New Classes of Fast Lower Bounds for Bin Packing Problems, 2001.)
     """
     return np.maximum(np.floor(part * (s + 1) - TOLERANCE), 0.0) / s
 
@@ -241,10 +243,11 @@ def counts(part: np.ndarray, s: int) -> np.ndarray:
 class Shelves:
     """The dynamic program for one guess of the makespan.
 
-    It decides about the tasks that the relaxation did not assign to CPUs or GPUs.
-    State: (CPU shelf weight, GPU shelf weight, GPU area units) that the tasks considered so far may use; a long task
-    weighs 2 and a medium task 1 (the constraint ½·medium + long ≤ m is used as medium + 2·long ≤ 2m).  Value: minimum
-    CPU area, inf if there is no assignment.  A component of the state that cannot limit the assignment is omitted.
+    It assigns the tasks that a linear program (`relaxation`) left open.
+    State: the capacity that the tasks considered so far may use: weight on CPUs, weight on GPUs, units of GPU time.  A
+    long task has weight 2 and a medium task weight 1 (the constraint ½·medium + long ≤ m is used as medium + 2·long ≤
+    2m).  Value: minimum CPU area, inf if there is no assignment.  A component of the state that cannot limit the
+    assignment is omitted.
     """
 
     def __init__(self, p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, relaxed: Relaxation):
@@ -270,11 +273,11 @@ class Shelves:
         return max(1, len(self.free)) * (max(self.cpu_weight, 0) + 1) * (max(self.gpu_weight, 0) + 1)
 
     def units(self, coarseness: float) -> int:
-        """Number of units into which the free GPU time (GPUs × guess) is divided."""
+        """Number of units into which the GPU time not yet assigned to tasks is divided."""
         return max(1, math.ceil(3 * len(self.free) * self.gpu_area / (self.guess * coarseness)))
 
     def assignment(self, units: int) -> np.ndarray | None:
-        """Return the set of GPU tasks with minimum CPU area; None refutes the guess."""
+        """Return a mask of GPU tasks with least CPU work; None: makespan guess too low."""
         if min(self.cpu_weight, self.gpu_weight, self.gpu_area) < 0:
             return None
         unit = self.gpu_area / units
@@ -311,7 +314,7 @@ class Shelves:
 
 
 def weights(time: np.ndarray, guess: float) -> np.ndarray:
-    """Shelf weight of each task: 2 if long, 1 if medium, 0 if small."""
+    """Return 2 for tasks longer than 2/3 of `guess`, 1 above 1/3, else 0."""
     return (time > guess / 3).astype(np.int64) + (time > 2 * guess / 3)
 
 
@@ -332,9 +335,9 @@ def shortest(schedules: Iterable[TwoSidedSchedule]) -> TwoSidedSchedule:
 def descend(
     p: np.ndarray, q: np.ndarray, m: int, k: int, schedule: TwoSidedSchedule, enough: float
 ) -> TwoSidedSchedule:
-    """Move or exchange tasks of the core or GPU that ends last while that shortens it.
+    """Move or exchange tasks of the core or GPU that ends last, to let it end earlier.
 
-    It ends at a local optimum, at a makespan that is `enough`, or after `PAIRS` pairs of tasks.
+    It stops at a local optimum, at a makespan of at most `enough`, or after `PAIRS` pairs of tasks.
     """
     n = len(p)
     if schedule.makespan <= enough:
@@ -401,7 +404,7 @@ def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSide
 
 
 def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndarray) -> TwoSidedSchedule:
-    """Place tasks where they end first; per side (CPU, GPU) longest first if shorter."""
+    """Assign tasks by earliest finish; redo CPUs and GPUs longest first if shorter."""
     cpus, gpus = [(0.0, lane) for lane in range(m)], [(0.0, lane) for lane in range(m, m + k)]
     lanes = np.zeros(len(p), dtype=np.int64)
     cpu_times, gpu_times = p.tolist(), q.tolist()
@@ -415,7 +418,7 @@ def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndar
 
 
 def rivals(p: np.ndarray, q: np.ndarray, m: int, k: int) -> list[TwoSidedSchedule]:
-    """Return cheap initial schedules: earliest finish, for three orders of the tasks."""
+    """Return three earliest-finish schedules to compare with, one per order of tasks."""
     shortest_time = np.minimum(p, q)
     mean = (m * p if m else 0.0) + (k * q if k else 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -436,10 +439,10 @@ def rest_of_two_types(
     instance: Instance, p: np.ndarray, q: np.ndarray, kinds: Sequence[int | None],
     solve: Callable[[np.ndarray, np.ndarray], Solution],
 ) -> Plan:  # fmt: skip
-    """Plan the remaining tasks in mid-run; a running task occupies its device first.
+    """Plan the remaining tasks in mid-run; a running task first occupies its device.
 
     p, q: times of tasks on the two sides.  kinds: type of each side; None: the side does not exist.  solve: the
-        algorithm, called with the times.  The makespan is that of running and remaining tasks.
+        algorithm, called with the times.  The makespan includes the running tasks.
     """
     problem = instance.problem
     assert instance.free is not None
@@ -473,7 +476,7 @@ def rest_of_two_types(
 
 
 def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int, count: int) -> np.ndarray | None:
-    """Renumber devices so that running tasks keep theirs; None if two share a device."""
+    """Renumber lanes so that running tasks keep theirs; None if two were put on one."""
     names = lanes[first : first + len(busy)]
     if len(np.unique(names)) < len(names):
         return None
@@ -488,7 +491,10 @@ def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int,
 def _spread(
     need: np.ndarray, tasks: np.ndarray, since: np.ndarray, arrival: np.ndarray, lanes: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return starts, devices (`lanes`, or the first free), end; longest tasks first."""
+    """Schedule tasks longest first; return their starts and lanes, and the last end.
+
+    need: seconds of the tasks; since: times at which lanes are free; lanes: lane of each task, None to choose.
+    """
     order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
     if lanes is None:
         starts, lanes = list_schedule(need, len(since), order, ready=arrival, since=since)

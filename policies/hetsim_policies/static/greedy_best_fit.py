@@ -3,13 +3,14 @@
 Decides the device of each task; a device runs its tasks in the order in which they were placed.  Every device has two
 budgets.  The memory budget is its memory; a task uses the memory that its mode occupies (accelerator memory, or node
 memory for cores) and that of the items which it reads and writes, each counted once per device.  Nothing is released,
-so models and data can remain on the device.  The compute budget is the area bound of the instance, the minimum time in
-which all lanes (cores or GPUs) together could do all work; a task uses its time there.  The demand of a task on a
-device is the larger of the two fractions of a budget that it uses.  Tasks are ordered by decreasing demand on the
-device where the demand is smallest.  Each task is placed on the lane where both budgets suffice and the sum of their
-remaining fractions is smallest.  If only the compute budget is exceeded everywhere, the task is placed where it ends
-first among the lanes with enough memory.  If the memory budget is exceeded everywhere, it is placed where it ends first
-among the lanes whose total memory suffices; in the run it then waits for memory or replaces data.
+so models and data can remain on the device.  The compute budget of each lane (core or GPU) is the sum of the tasks'
+fastest times divided by the number of lanes, or the longest of these times if that is larger; a task uses its compute
+time on the lane.  The demand of a task on a device is the larger of the two fractions of a budget that it uses.  Tasks
+are ordered by decreasing demand on the device where the demand is smallest.  Each task is placed on the lane where both
+budgets suffice and the sum of their remaining fractions is smallest.  If only the compute budget is exceeded
+everywhere, the task is placed where it ends first among the lanes with enough memory.  If the memory budget is exceeded
+everywhere, it is placed where it ends first among the lanes whose total memory suffices; in the run it then waits for
+memory or replaces data.
 Reference: Johnson, Demers, Ullman, Garey, Graham, Worst-Case Performance Bounds for Simple One-Dimensional Packing
 Algorithms (1974), for best fit by decreasing size, at most 11/9 of the minimum number of bins plus a constant;
 Panigrahy, Talwar, Uyeda, Wieder, Heuristics for Vector Bin Packing (2011), for several dimensions.  No ratio for the
@@ -46,10 +47,7 @@ class GreedyBestFit(PlannedScheduler):
 
 @dataclass
 class MemoryRoom:
-    """Memory of places, and memory that tasks need.
-
-    A *place* is an accelerator, or the host of a node's cores.
-    """
+    """Memory of each place (accelerator or host), and tasks' memory by device type."""
 
     place: np.ndarray  # place of each lane
     capacity: np.ndarray  # bytes of each place; inf: not limited
@@ -86,7 +84,7 @@ class MemoryRoom:
         )
 
     def able(self, instance: Instance, task: int, kind_of: np.ndarray) -> np.ndarray:
-        """Mask of the cores and GPUs that could run a task, without regard to items."""
+        """Mask of the cores and GPUs that could run a task, ignoring its data items."""
         able = np.isfinite(instance.time[task, kind_of])
         shape = int(instance.problem.tasks.shape[task])
         for kind, position in enumerate(instance.mode[task].tolist()):
@@ -96,7 +94,7 @@ class MemoryRoom:
 
 
 def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
-    """Place the tasks one after the other (order: `ordered`) on a core or GPU."""
+    """Place tasks one by one (order: `ordered`) on cores or GPUs with enough memory."""
     tasks = instance.problem.tasks
     kind_of = instance.lane_kind
     lane_of = np.concatenate([np.arange(count) for count in instance.counts])
@@ -132,7 +130,7 @@ def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
 def _choose(
     time: np.ndarray, needs: np.ndarray, free: np.ndarray, capacity: np.ndarray, load: np.ndarray, budget: float
 ) -> int:
-    """Return the lane of tightest fit or, if nothing fits, of the earliest end."""
+    """Return the core or GPU of tightest fit within `budget` s, else of earliest end."""
     roomy = np.isfinite(time) & (needs <= free)
     fits = roomy & (load + time <= budget * (1 + TOLERANCE))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -144,7 +142,7 @@ def _choose(
 
 
 def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:
-    """Return tasks by descending demand, each after its predecessors (depth first)."""
+    """Return tasks by graph depth, then by descending share of memory or of `budget`."""
     size = instance.size
     largest = np.zeros(len(instance.types))
     np.maximum.at(largest, instance.lane_kind, room.capacity[room.place])

@@ -31,13 +31,13 @@ def first_finish(task: int, finish: np.ndarray) -> int:
 
 
 class InsertionPlanner(PlannedScheduler):
-    """Base of planners that place one task after the other.
+    """Base of planners that place one task after the other (HEFT, CPOP, PEFT).
 
     insertion: a task may be placed into a gap before tasks that were placed earlier.
-    overlap: assume, as the papers do, that data move while the lane (core or GPU) still runs the previous task; if
-        false, data move once the lane is free, as in a run of the plan.
-    If data move, the note `schedule_length` is the length of the schedule under the papers' assumptions (idle links,
-    data move while lanes work); the planned makespan is that of a run of the plan.
+    overlap: assume, as the planners' papers do, that data move while the lane (core or GPU) still runs the previous
+        task; if false, data move once the lane is free, as in a run of the plan.
+    For tasks with transfers, the note `schedule_length` is the length of the schedule under the papers' assumptions
+    (idle links, data move while lanes work); the planned makespan is that of a run of the plan.
     """
 
     name: ClassVar[str]  # name of the planner in messages
@@ -72,13 +72,13 @@ class InsertionPlanner(PlannedScheduler):
 class Heft(InsertionPlanner):
     """HEFT, for sequential and parallel tasks with or without a task graph.
 
-    HEFT (heterogeneous earliest finish time) places tasks by decreasing distance from the end of the graph, each where
-    it finishes first.  For parallel tasks `insertion` and `overlap` are not used.
+    HEFT (heterogeneous earliest finish time) places the tasks with the longest path to the end of the graph first, each
+    where it finishes first.  For parallel tasks `insertion` and `overlap` are not used.
 
     Decides where and in which order.  The upward rank of a task is its mean time, its own transfers included, over the
-    lanes (cores or GPUs) that can run it, plus the maximum of (rank of a successor + mean time to move the data that
-    this successor reads from the task) over its successors.  In descending order of rank each task is placed on the
-    lane where it finishes first, if possible into a gap between tasks placed earlier (insertion).
+    lanes (cores or GPUs) that can run it, plus the largest term of a successor: the successor's rank + the mean time to
+    move the data that it reads from the task.  In descending order of rank each task is placed on the lane where it
+    finishes first, if possible into a gap between tasks placed earlier (insertion).
     Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
     Computing (2002).  No ratio is proven for graphs; the plan has a certified lower bound (`graph_bounds`).  Without a
     graph, arrivals and transfers, tasks are placed by longest mean time first; the makespan is at most m times the
@@ -188,7 +188,7 @@ def critical_tasks(up: Sequence[float], before: Ways) -> list[int]:
 
 
 def lane_of_path(need: Needs, path: Sequence[int], free: np.ndarray) -> int:
-    """Return the fastest of the cores and GPUs that can run most of a path's tasks."""
+    """Return the core or GPU that can run most of a path's tasks; ties: the fastest."""
     seconds = need.seconds[list(path)]
     usable = np.isfinite(seconds)
     order = np.lexsort((np.where(usable, seconds, 0.0).sum(axis=0), -usable.sum(axis=0)))
@@ -200,7 +200,7 @@ def lane_of_path(need: Needs, path: Sequence[int], free: np.ndarray) -> int:
 
 
 def optimistic_costs(need: Needs, before: Ways) -> np.ndarray:
-    """Minimum time after each task, by place, if all cores and GPUs are idle."""
+    """Minimum seconds from a task's end to the graph's end, by place, on idle devices."""
     ahead = np.zeros(need.seconds.shape)
     for task in reversed(topological([tuple(earlier) for earlier in before])):
         here = np.where(need.lanes > 0, need.seconds[task] + ahead[task], np.inf)
@@ -249,7 +249,7 @@ class Insertion:
         return self.schedule
 
     def offer(self, task: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return begin and occupied seconds of a task on each core or GPU."""
+        """Return the task's start time and occupied seconds on each core or GPU."""
         schedule = self.schedule
         cost = self.times[task, self.kind]
         there = max([float(self.ready[task]), *(float(schedule.finish[p]) for p in self.predecessors[task])])
@@ -269,7 +269,8 @@ class Insertion:
     def _transfers(self, task: int, starts: np.ndarray) -> np.ndarray:
         """Return by device the seconds of a task's transfers that occupy the device.
 
-        With `overlap`, transfers from predecessors do not occupy it; they delay `starts` (changed in place).
+        With `overlap`, transfers from predecessors do not occupy the device, but delay the task's earliest `starts`
+        there (changed in place).
         """
         traffic, brought = self.traffic, self._brought
         assert traffic is not None and brought is not None
@@ -286,7 +287,7 @@ class Insertion:
         return more[traffic.place]
 
     def place(self, task: int, lane: int, begin: np.ndarray, cost: np.ndarray) -> None:
-        """Place a task on one of the offered cores or GPUs."""
+        """Place a task on a core or GPU (lane); begin, cost: start and seconds by lane."""
         start, tail = float(begin[lane]), float(self.free[lane])
         finish = self.schedule.put(
             task, start, float(cost[lane]), kind=int(self.kind[lane]), lane=int(self.number[lane])

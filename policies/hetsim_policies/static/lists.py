@@ -178,7 +178,7 @@ Between = Literal["lanes", "types"]
 
 
 class _InRounds(PlainPlanner):
-    """Base of planners that place in each step the task of highest value."""
+    """Base of planners that place in each step the task of highest value (`choice`)."""
 
     spreads = frozenset({"gpus", "cores", "nodes"})
     name: ClassVar[str]
@@ -261,7 +261,7 @@ class Sufferage(_InRounds):
 
 
 def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
-    """Schedule by min-min on `counts[t]` cores or GPUs per type; ties go to the first."""
+    """Schedule by min-min on `counts[t]` cores or GPUs of type t; ties: first task."""
     return rounds(times, counts, ready, choice=_shortest, since=since)
 
 
@@ -274,14 +274,15 @@ def sufferage(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, between: Between = "lanes",
     since: Free = None,
 ) -> Schedule:  # fmt: skip
-    """Schedule by sufferage on `counts[t]` devices per type; ties go to the first."""
+    """Return a sufferage schedule; default: tasks arrive and lanes are free at 0 s."""
     return rounds(times, counts, ready, partial(suffering, between), since=since)
 
 
 def suffering(between: Between, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the seconds that each task loses without its best lane (or type).
+    """Return how much later (s) each task ends if it gets its second best choice.
 
-    first, second: completion on the earliest and the second free lane, by type and task.
+    between: choices are device types ("types"), or lanes, so that two lanes (cores or GPUs) of a type are two choices.
+    first, second: end of each task (column) on the lane of each type (row) that is free first, and on the next one.
     """
     ends = first if between == "types" else np.concatenate([first, second])
     if len(ends) == 1:  # one type: there is no other
@@ -293,7 +294,7 @@ def suffering(between: Between, first: np.ndarray, second: np.ndarray) -> np.nda
 def rounds(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None, choice: Choice, since: Free = None
 ) -> Schedule:
-    """Place tasks one by one: that with the highest `choice`, where it ends first.
+    """Repeatedly place the task with the highest `choice` score where it ends first.
 
     since: time when each lane (core or GPU) of each type is first free; None: 0 for all.
     """
@@ -374,7 +375,7 @@ def load_balance(
 
 
 def speeds(times: np.ndarray) -> np.ndarray:
-    """Speed of each type relative to the slowest; all 1 without common tasks."""
+    """Speed of each type relative to the slowest; 1 if no task can run on all types."""
     common = times[np.isfinite(times).all(axis=1) & (times > 0).all(axis=1)]
     if not len(common):
         return np.ones(times.shape[1])

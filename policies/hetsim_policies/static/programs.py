@@ -61,7 +61,7 @@ class LinearProgram(DescendingPlanner):
 
 
 def linear_program(instance: Instance) -> tuple[Schedule, float]:
-    """Return the schedule, and a lower bound on all makespans from the first arrival."""
+    """Return a rounded schedule and a lower bound of makespans from the first arrival."""
     schedules, bound = roundings(instance)
     return schedules[0], bound
 
@@ -69,7 +69,8 @@ def linear_program(instance: Instance) -> tuple[Schedule, float]:
 def roundings(instance: Instance) -> tuple[list[Schedule], float]:
     """Return one or two schedules rounded from the relaxed program, and a lower bound.
 
-    The shorter schedule is first.  With a task graph or several arrival times, tasks are rounded in one way only.
+    The shorter schedule is first.  The second way to round, a matching, is tried only without a task graph and if all
+    tasks arrive together.
     """
     if not instance.size:
         return [Schedule.empty(0)], 0.0
@@ -111,7 +112,7 @@ def all_at_once(instance: Instance) -> bool:
 
 
 def by_completion(instance: Instance) -> Schedule:
-    """Return a `mct` schedule: long tasks first, or in order of graph and arrival."""
+    """Return an `mct` schedule: in graph order, or by arrival with longer tasks first."""
     tasks = instance.problem.tasks
     if any(tasks.predecessors or ()):
         order = topological(graph_of(tasks))
@@ -143,10 +144,11 @@ class IntegerProgram(DescendingPlanner):
     (to 1e-6).  Equal lanes may be renumbered, so the i-th longest task is allowed only on the first i lanes of a type.
     Pairs of task and lane whose time exceeds the best known makespan are excluded.  The solver takes no initial
     schedule, so the best of mct, max_min, linear_program, lst and (on cores and one type of GPU) dual_approximation is
-    compared with its result, and the better one is the plan.  With a graph or arrivals the plan need not be optimal:
-    the program chooses a type for each task, with the load of each type and the paths of the graph as rows, and list
-    scheduling by upward ranks gives the order.  The bound is still valid.  Transfers and shared data are ignored.  A
-    search that ends at a limit returns its best plan, with `optimal: false` and `gap` in the notes and in a warning;
+    compared with its result, and the better one is the plan.
+    With a graph or arrivals the plan need not be optimal: the program only chooses the type of each task, and limits
+    the load of each type and the length of each path of the graph.  List scheduling by upward ranks then gives the
+    order.  The bound is still valid.  Transfers and shared data are ignored.
+    A search that ends at a limit returns its best plan, with `optimal: false` and `gap` in the notes and in a warning;
     `Plan.bound` is then the solver's bound.  With `node_limit` (the default) the plan is the same on every machine,
     with `time_limit` it is not; `node_limit` does not limit the work at the root of the search.  Programs of more than
     `max_variables` variables are not solved; the best other schedule, with the linear program's bound, is the result.
@@ -190,7 +192,7 @@ def integer_program(
     instance: Instance, node_limit: int | None = None, time_limit: float | None = None, gap: float = 0.0,
     max_variables: int = MAX_VARIABLES,
 ) -> tuple[Schedule, float]:  # fmt: skip
-    """Return the schedule, and a lower bound on all makespans."""
+    """Return the best schedule within the limits, and a lower bound on all makespans."""
     if not instance.size:
         return Schedule.empty(0), 0.0
     relaxed, bound = linear_program(instance)
@@ -233,7 +235,7 @@ def rivals(instance: Instance) -> Iterator[Schedule]:
 
 
 def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule:
-    """Return the schedule of `dual_approximation` as a Schedule of this instance."""
+    """Return the schedule of `dual_approximation`; `sides`: True for each type of CPU."""
     nowhere = np.full(instance.size, np.inf)
     p, q = (instance.time[:, sides.index(cpu)] if cpu in sides else nowhere for cpu in (True, False))
     m, k = (instance.counts[sides.index(cpu)] if cpu in sides else 0 for cpu in (True, False))
@@ -248,10 +250,10 @@ def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule
 
 
 def beyond_first(times: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
-    """Return the mask of pairs (task, device) that some optimal schedule does not use.
+    """Return the mask of pairs (task, core or GPU) that some optimal schedule avoids.
 
-    Any schedule can be renumbered so that the cores or GPUs of a type are in the order of their longest task.  Then the
-    i-th longest task is on one of the first i lanes of its type.
+    Equal cores or GPUs (lanes) can be renumbered by their longest tasks, longest first.  Then the i-th longest task is
+    on one of the first i lanes of its type, and the pairs with later lanes are not needed.
     """
     shortest = times.min(axis=1)
     rank = np.empty(len(times), dtype=int)
@@ -270,20 +272,20 @@ class Hlp(PlannedScheduler):
     """Heterogeneous linear program: a relaxed program, then list scheduling.
 
     For sequential tasks, with or without a task graph.  Decides where and in which order, for any number Q of device
-    types.  The program (`assignment`) splits tasks over types so that neither a path nor the work of a type is longer
-    than λ, and minimizes λ; each task is placed on the type that has its largest share (for two types:  rounding at
-    1/2).  Then follows list scheduling on the chosen types, with the longest path to the end first.
+    types.  The program (`assignment`) divides each task among types and minimizes λ, the maximum of all path lengths
+    and of the work per lane of each type.  Each task is placed on the type with its largest share (for two types:
+    rounding at 1/2).  Then follows list scheduling on the chosen types, with the longest path to the end first.
     Reference: Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with Precedence Constraints on Hybrid Multi-Core
     Machines (2015), for two types, ratio 6; Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling
     Applications on Hybrid Multi-Core Machines (2017), for Q types and with the order by distance from the end.  Ratio
     Q(Q + 1)(1 + ε) without transfers, so 6(1 + ε) on two types.  The program minimizes λ + εW, where W is the mean work
     per lane (core or GPU).  W ≤ λ holds, so the λ of its solution is at most 1 + ε times the minimum λ, which is at
     most the minimum makespan.  Proof of the ratio: the largest share of a task is at least 1/Q.  So rounding increases
-    each of the following by a factor of at most Q: the time of a task, the length of a path (with the arrival of its
-    first task), and the work of a type.  From the task that ends last, go back to the event that allowed it to begin
-    (the end of a predecessor, or its arrival), and so on.  Between that event and the start of the task every lane of
-    its type is busy.  So the makespan is at most the length of this path, Qλ, plus for each of the Q types its work per
-    lane, Qλ: together Q(Q + 1)λ.  The plan has a certified bound.
+    each of the following by a factor of at most Q: the time of a task, the length of a path (counted from the arrival
+    of its first task), and the work of a type.  From the task that ends last, go back to the event that allowed it to
+    begin (the end of a predecessor, or its arrival), and so on.  Between that event and the start of the task every
+    lane of its type is busy.  So the makespan is at most the length of this path, Qλ, plus for each of the Q types its
+    work per lane, Qλ: together Q(Q + 1)λ.  The plan has a certified bound.
     Weakness: the program ignores that few tasks are ready at a time; transfers are not counted.  Cost: a program of n
     (Q + 1) variables and n + edges rows for n tasks: 0.1 s for 1,000 tasks, 0.5 s for 3,000.
     """
@@ -298,7 +300,7 @@ class Hlp(PlannedScheduler):
 def hlp(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
-    """Return a schedule by a linear program (HLP), and a bound from the first arrival."""
+    """Return an LP-based schedule, and a lower bound of makespans from first arrival."""
     share, bound = graph_linear_program(times, counts, predecessors, ready)
     rows = np.arange(len(times))
     kind = share.argmax(axis=1) if len(times) else np.empty(0, dtype=np.int64)
@@ -347,16 +349,17 @@ GUESS_ROOM = 1.01  # factor by which a solution may exceed the known schedule, a
 class ColumnPricing(PlannedScheduler):
     """Column pricing: an integer program over few pairs, chosen by LP prices.
 
-    For independent sequential tasks, on any number of device types.  Decides the device of each task.  The program of
-    `lst` gives a price w_s of each lane s (core or GPU), with sum 1, and a lower bound; the plan of `lst` is the first
-    schedule, of length U.  With p_js the time of task j on lane s, the pair (j, s) has the reduced cost w_s p_js -
-    min_r w_r p_jr.  No schedule shorter than U has a pair of reduced cost above U - Σ_j min_r w_r p_jr.  The integer
-    program has the remaining pairs with a reduced cost of at most `SHARE` × U / lanes, and at least the `FEW` cheapest
-    pairs.  It is solved to `gap`, and a descent follows.  With more than `LANES` lanes, `restarts` programs are solved
-    in turn, each over the longest lanes and some random lanes.
+    For independent sequential tasks, on any number of device types.  Decides the device of each task.  The linear
+    program of the planner `lst` gives a price w_s of each lane s (core or GPU), with sum 1, and a lower bound; the plan
+    of `lst` is the first schedule, of length U.  With p_js the time of task j on lane s, the pair (j, s) has the
+    reduced cost w_s p_js - min_r w_r p_jr.  No schedule shorter than U has a pair of reduced cost above U - Σ_j min_r
+    w_r p_jr.  The integer program has the remaining pairs with a reduced cost of at most a fraction `SHARE` of U /
+    lanes, and at least the `FEW` cheapest pairs.  It is solved to the relative gap `gap`, and a local search follows.
+    With more than `LANES` lanes, `restarts` programs are solved in turn, each over the longest lanes and some random
+    lanes.
     Reference: Gogos, Valouxis, Alefragis, Goulas, Voros, Housos, Scheduling Independent Tasks on Heterogeneous
-    Processors Using Heuristics and Column Pricing (FGCS 60, 2016); limits on pairs and lanes, descent and restarts are
-    additions of hetsim.
+    Processors Using Heuristics and Column Pricing (FGCS 60, 2016); limits on pairs and lanes, local search and restarts
+    are additions of hetsim.
     Ratio 2, as the plan is never longer than that of `lst`; the certified bound is that of the linear program.
     Weakness: with arrivals, shared items or more than `MAX_PAIRS` pairs in a program, it is the plan of `lst`.
     Cost: `restarts` integer programs of at most `node_limit` nodes (HiGHS), a few seconds each for 512 tasks on 16
@@ -437,8 +440,8 @@ def loads(times: np.ndarray, lane: np.ndarray, since: np.ndarray) -> np.ndarray:
 def cheap_pairs(times: np.ndarray, prices: np.ndarray, since: np.ndarray, makespan: float) -> np.ndarray:
     """Mask of (task, lane) pairs with small reduced cost at the given lane prices.
 
-    Pairs that no schedule shorter than `makespan` can use are excluded.  If many pairs remain, only the cheapest are
-    used (`SHARE`, `FEW`).
+    Pairs that no schedule shorter than `makespan` can use are excluded; if many remain, only the cheapest are used
+    (`FEW` or more).  prices: value of a second on each lane; since: when each lane is first free (s).
     """
     worth = prices / prices.sum() if prices.sum() > 0 else np.full(len(prices), 1 / max(1, len(prices)))
     allowed = np.isfinite(times)

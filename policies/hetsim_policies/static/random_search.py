@@ -1,7 +1,7 @@
 """Searches from planners' schedules: genetic algorithm, annealing, local search.
 
-Each planner changes a schedule at random until a budget is spent.  The first two change the lanes (cores or GPUs) and
-keys of candidates (`hetsim_policies.static.common.search`), the third a plan that the engine simulates.
+Each planner changes a schedule at random until a budget is spent.  The first two change the lane (core or GPU) and the
+order key of tasks (`hetsim_policies.static.common.search`), the third changes a plan that the engine simulates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,8 +45,8 @@ HOPES = 200  # this number of consecutive changes that are not simulated ends th
 class BudgetedSearch(DescendingPlanner):
     """Base of planners that search until a budget is spent.
 
-    evaluations: number of schedules evaluated (makespan computed); for parallel tasks, whose evaluation takes longer, a
-        tenth of this number is evaluated.
+    evaluations: number of schedules evaluated (makespan computed); only a tenth of it if tasks are parallel, since each
+        evaluation then takes longer.
     seconds: wall-clock seconds of the search, instead of `evaluations`; two runs with one seed then need not give the
         same plan, and its notes say that it is not deterministic.
     """
@@ -68,7 +68,7 @@ class BudgetedSearch(DescendingPlanner):
         return search.finished(search.landscape.schedule(*self.best(search)))
 
     def best(self, search: Search) -> tuple[np.ndarray, np.ndarray]:
-        """Return devices and (ascending) keys of the best schedule within the budget."""
+        """Return the best schedule found: device and order key (ascending) of each task."""
         raise NotImplementedError
 
 
@@ -141,12 +141,12 @@ class SimulatedAnnealing(BudgetedSearch):
 
     One schedule is changed move by move; moves that make it longer are accepted ever more rarely.  Decides the core or
     GPU of each task; for task graphs, or if tasks read items, also the order (each task has a key, by which tasks are
-    list-scheduled).  A move assigns another lane to a task, exchanges two tasks or, with keys, draws a new key; half of
-    the moves change a task of the lane that ends last.  `moves` moves are evaluated together from the same schedule.
-    Each is accepted with probability min(1, exp(-Δ/T)) for an increase Δ of the objective (Metropolis' rule); the first
-    accepted move is made, and later ones are discarded.  The temperature T falls geometrically while the budget is
-    spent.  The objective is the makespan plus the root mean square of the end times of the lanes, since most moves
-    change only the second term.
+    list-scheduled).  A move assigns a task to another core or GPU, exchanges two tasks or, with keys, gives a task a
+    new random key.  Half of the moves change a task of the core or GPU that finishes last.  `moves` moves are evaluated
+    together from the same schedule.  Each is accepted with probability min(1, exp(-Δ/T)) for an increase Δ of the
+    objective (Metropolis' rule); the first accepted move is made, and later ones are discarded.  The temperature T
+    falls geometrically while the budget is spent.  The objective is the makespan plus the root mean square of the end
+    times of the cores and GPUs, since most moves change only the second term.
     Reference: Kirkpatrick, Gelatt, Vecchi, Optimization by Simulated Annealing (1983); for this problem the SA of Braun
     et al., A Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous
     Distributed Computing Systems (2001).
@@ -155,8 +155,8 @@ class SimulatedAnnealing(BudgetedSearch):
     Weakness: at high temperature most of the moves evaluated together are wasted; convergence to an optimum would need
     much slower cooling (Hajek, Cooling Schedules for Optimal Annealing, 1988).  Transfers are counted as in `heft` for
     graphs, and ignored for independent tasks.  For parallel tasks the options (device type and width) and keys are
-    searched, from the better of heft and mct.  Cost: O(lanes) per move of independent tasks, with arrivals O(n log n);
-    for graphs O(n × maximum predecessors of a task); for parallel tasks about 10 us per task.
+    searched, from the better of heft and mct.  Cost: O(cores + GPUs) per move of independent tasks, with arrivals O(n
+    log n); for graphs O(n × maximum predecessors of a task); for parallel tasks about 10 us per task.
 
     evaluations: number of moves evaluated.
     moves: number of moves evaluated together.
@@ -304,9 +304,9 @@ class LocalSearch(BudgetedSearch):
     dmda and dmdas run on the estimates, and simulates each without and with prefetches (inputs of a GPU's next task are
     transferred while the previous task computes).  Then it changes the best plan, and the engine simulates each change
     with contention, memory and prefetches: a task is moved to another core or GPU, to another position in the order
-    between its predecessors and successors, or both.  A change with a much longer timetable on idle links (`timing`) is
-    not simulated.  A change is undone if the plan then ends later than the best plan by more than a threshold, which
-    falls to 0 while the budget is spent.
+    between its predecessors and successors, or both.  A change is not simulated if the plan would be much longer even
+    on idle links (`timing`).  A change is undone if the plan then ends later than the best plan by more than a
+    threshold, which falls to 0 while the budget is spent.
     Reference: threshold accepting is that of Dueck, Scheuer, Threshold Accepting: A General Purpose Optimization
     Algorithm Appearing Superior to Simulated Annealing (1990).
     No ratio: the simulated makespan is never above that of any of its seeds, on the estimates.
@@ -340,7 +340,7 @@ class LocalSearch(BudgetedSearch):
 
 @dataclass(frozen=True)
 class Found:
-    """A plan with its order of rows, simulated makespan, and original planner."""
+    """A simulated plan, its entries (`rows`), makespan, and the planner it began from."""
 
     rows: tuple[Placed, ...]
     plan: Plan
@@ -383,10 +383,10 @@ class Climb:
                 yield name, plan
 
     def _tried(self, plan: Plan, seed: str, ahead: bool | None) -> Found | None:
-        """Simulate a plan that a fast planner made, and count it as a candidate.
+        """Simulate a plan of a fast planner, and count it as a candidate.
 
-        ahead: None: with the plan's own copies of data; False: without copies; True: with prefetches.  None if the
-        budget is used up, or if no prefetch would move data.
+        seed: name of the planner.  ahead: None keeps the plan's own copies of data; False removes them; True replaces
+        them by prefetches.  The result is None if the budget is used up, or if no prefetch would move data.
         """
         if (ahead and not self.moves_items) or (not self.budget.spend(1) and self.seeded < np.inf):
             return None

@@ -1,4 +1,4 @@
-"""Plans made elsewhere: from a file, or by the rehearsal of a scheduler."""
+"""Plans made elsewhere: read from a file, or recorded from a simulated scheduler."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -213,17 +213,17 @@ def _scattered(plan: Plan, tasks: Tasks, cluster: Cluster) -> Iterator[str]:
 class AsPlanned(PlannedScheduler):
     """Any scheduler as a plan: rehearse it on estimates, then follow its starts.
 
-    Decides nothing itself: mode, devices and the order on each device are those of the rehearsal, in which every
-    task takes as long as estimated.  With exact estimates the run equals a run of the scheduler, unless the scheduler
+    Decides nothing itself: mode, devices and the order on each device are those of the rehearsal, in which every task
+    takes as long as estimated.  With exact estimates the run equals a run of the scheduler, unless the scheduler
     stopped tasks: a plan runs each task once, where the scheduler started it last.  It may end sooner or, if stopped
     tasks continued elsewhere (round_robin, srtf), much later.  If estimates are wrong, the difference between
-    `as_planned` of a scheduler and the scheduler itself is the value of deciding late.
+    `as_planned` of a scheduler and the scheduler itself is the benefit of deciding during the run.
     Reference: Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? A Case Study on Cholesky
     Factorization (2016), where such plans are followed strictly and loosely.  Prefetches and drops of data are part of
     the plan, in the round in which the scheduler made them.
     Weakness: that of every plan: an order that waits for a late task leaves devices idle.  Other decisions of the
     scheduler (sleep, frequencies) are not in the plan; batches cannot be planned.
-    Cost: two more runs: the rehearsal, and a run of its plan, which gives the plan's times without idle waits.
+    Cost: two more runs: the rehearsal, and a run of its plan, which gives the start and end times in the plan.
 
     base: the scheduler, by name or as a mapping with its parameters; default: heteroprio.
     """

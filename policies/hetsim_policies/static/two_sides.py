@@ -104,7 +104,7 @@ def greedy_dual(
 
 
 def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: float) -> np.ndarray | None:
-    """Return a mask of tasks for the second type so that all end by `guess`, or None."""
+    """Mask of tasks on the second type, for a makespan `guess`; None: it is too short."""
     limit = guess * (1 + TOLERANCE)
     p, q = times[:, 0], times[:, 1]
     second = p > limit
@@ -131,12 +131,12 @@ class BalancedMakespan(DescendingPlanner):
     Platforms (2017).  The original algorithm moves a dominating task back after each move; here the limit prevents such
     moves, which makes the proof short.  Ratio 2 without arrivals.  Let λ be the minimum makespan, and take as the limit
     the largest time of a task that is at most λ.  Then no task is longer than λ where it runs, and this order of moves
-    balances the work with the smallest total if tasks longer than the limit are not moved (a fractional knapsack).  So
-    just before balance the receiving type has at most λ of work per lane, and the other type at most λ per lane plus
-    the task that moves next, which is no longer than λ.  As for `greedy_dual`, longest processing time first ends by
-    2λ.  With arrivals there is no ratio.  Transfers are not counted.  Weakness: it tries few partitions, all of them
-    along one order.  Cost: O(n log n), and O(n) for each limit between a lower bound and the first schedule found, at
-    most n; then O(n log n) for each partition with less work per lane than the best makespan.
+    balances the work with the smallest total if tasks longer than the limit are not moved (a fractional knapsack).
+    Consider the partition just before balance: the receiving type has at most λ of work per lane; the other type has at
+    most λ per lane plus the task that moves next, which is no longer than λ.  As for `greedy_dual`, longest processing
+    time first ends by 2λ.  With arrivals there is no ratio.  Transfers are not counted.  Weakness: it tries few
+    partitions, all of them along one order.  Cost: O(n log n), and O(n) for each limit between a lower bound and the
+    first schedule found, at most n; then O(n log n) for each partition with less work per lane than the best makespan.
     """
 
     def plan(self, problem: PlanProblem) -> Plan:
@@ -146,7 +146,7 @@ class BalancedMakespan(DescendingPlanner):
 
 
 def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
-    """Return the best schedule on `counts[0]` and `counts[1]` devices of two types."""
+    """Return the best schedule found on two types of `counts[0]`, `counts[1]` devices."""
     allowed = np.where(np.asarray(counts) > 0, times, np.inf)
     on_second = allowed[:, 1] < allowed[:, 0]
     best = longest_first(times, counts, on_second, ready)

@@ -26,7 +26,7 @@ class Lst(DescendingPlanner):
     more than T of work per lane (`unrelated`).  The minimum feasible T is found by bisection.  A vertex splits few
     tasks; each split task is matched to a different type that has a share of it and is placed there whole.  The lanes
     (cores or GPUs) of each type are then scheduled by longest processing time first.  Two other roundings of the vertex
-    (`roundings`) are tried too; the shortest schedule is used, and the descent starts from each of them.
+    (`roundings`) are tried too.  Local search (`descent`) improves all three schedules, and the shortest one is used.
     Reference: Lenstra, Shmoys, Tardos, Approximation Algorithms for Scheduling Unrelated Parallel Machines (1990).
     Their program has a variable for each task and lane.  Lanes of one type are equal, so a variable for each task and
     type is enough here: 3,000 instead of 24,000 variables for 1,000 tasks on 24 lanes of three types.
@@ -51,7 +51,7 @@ class Lst(DescendingPlanner):
 def lst(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
-    """Return the schedule of Lenstra, Shmoys and Tardos, and a bound on the makespan."""
+    """Return the Lenstra-Shmoys-Tardos schedule, and a lower bound on the makespan."""
     schedules, bound = roundings(times, counts, ready, since)
     return schedules[0], bound
 
@@ -74,8 +74,8 @@ def roundings(
 def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.ndarray]:
     """Return the minimum deadline T for which the linear program is feasible.
 
-    The program divides the tasks among the types so that each type ends by T, and uses no time above T.  Also returns a
-    vertex of the program for this T.
+    The program divides the tasks among the types.  The work on each type must fit in T, and a task that takes longer
+    than T on a type must not use this type.  Also returns a vertex of the program for this T.
     """
     allowed = allowed_times(times, counts)
     if not len(times):
@@ -125,7 +125,7 @@ def first_solvable(levels: Sequence[float], at: Callable[[float], tuple[Split, f
 def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
     """Return each task's type; split tasks, longest first, go where they end first.
 
-    No ratio is proven, but it leaves less for the descent than `rounded`.
+    No ratio is proven, but the local search that follows has less to improve than after `rounded`.
     """
     kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
     lanes = np.maximum(np.asarray(counts, dtype=float), 1.0)
@@ -206,8 +206,8 @@ def guaranteed(instance: WideTasks) -> float | None:
 def min_guess(instance: WideTasks) -> tuple[float, Split]:
     """Return the minimum makespan for which the linear program of `split` is feasible.
 
-    Also returns a vertex of the program.  Between two lengths of options the program is the same, so only these lengths
-    are tried, by bisection.
+    Also returns a vertex of the program.  The program changes only at durations of options (tasks in a mode), so only
+    these durations are tried, by bisection.
     """
     counts = instance.counts
 
@@ -221,7 +221,7 @@ def min_guess(instance: WideTasks) -> tuple[float, Split]:
 
 
 def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:
-    """Return list schedules for a guessed makespan from an LP vertex (None: computed)."""
+    """Return list schedules for a guessed makespan; found: LP solution (None: solve)."""
     areas = instance.min_areas(guess * (1 + 1e-9))
     share = (found or split(areas, instance.counts, divisible=True)).share
     made = []

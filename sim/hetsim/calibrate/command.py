@@ -295,7 +295,7 @@ FORM = "package.module:factory, such as hetsim.calibrate.example:network"
 
 
 def load_device(reference: str, where: str = "auto") -> "MeasuredDevice":
-    """Return the device or the PyTorch module that `MODULE:FACTORY` makes."""
+    """Return the device made by `MODULE:FACTORY`; a PyTorch module runs on `where`."""
     from hetsim.calibrate.measure import MeasuredDevice
 
     module_name, colon, attribute = reference.partition(":")

@@ -8,7 +8,7 @@ LAYERS = (3072, 512, 512, 10)  # layer widths: inputs of a CIFAR-10 image, two h
 
 
 def network() -> HostDevice:
-    """Return a perceptron with three layers of random weights, on the CPU."""
+    """Return this CPU as a device to measure: it computes a three-layer perceptron."""
     random = np.random.default_rng(0)
     weights = [
         random.standard_normal((before, after), dtype=np.float32) / np.float32(np.sqrt(before))

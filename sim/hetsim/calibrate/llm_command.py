@@ -51,7 +51,7 @@ def report(
     what: str, stages: "dict[str, Shaped]", profile: dict[str, Any], remarks: list[str], target: Path, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
-    """Print the errors of all curves tried for each stage's times; write the profile."""
+    """Print the errors of all curves fitted to each stage's times; write the profile."""
     errors = {
         name: {
             "chosen": one.chosen, "worst_deviation": one.off,
@@ -131,7 +131,8 @@ def observe(
     lines = [f"before: steps take, {prior}", f"after:  {posterior}"]
     console.result(as_json, lambda: profile, lambda: lines)
     if not before[0] <= after[1] or not after[0] <= before[1]:
-        console.warnings([f"{path} contradicts the interval before; does {scenario} describe its server?"], quiet)
+        text = f"the intervals before and after {path} do not overlap"
+        console.warnings([f"{text}; does {scenario} describe its server?"], quiet)
     write_profile(target, profile, quiet)
 
 

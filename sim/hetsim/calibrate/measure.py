@@ -19,8 +19,8 @@ class MeasuredDevice(Protocol):
     """A device that runs a model; upload, compute and download return their seconds.
 
     `kind` is `cpu` (without transfers: `upload` and `download` are never called) or `gpu`.  `bytes_in` and `bytes_out`
-    are those of one item.  `memories` are the kinds of host memory that transfers can start from; a service is
-    calibrated with the first one.
+    are those of one item.  `memories`: the kinds of host memory from which transfers can start, such as pinned; the
+    service profile uses the first kind.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Overlapping(Protocol):
 
 
 class HostDevice:
-    """A function `run(n)`, which computes a batch of n on the CPU of this machine."""
+    """This machine's CPU as a device; the function `run(n)` computes a batch of n."""
 
     kind = "cpu"
     memories: tuple[str, ...] = ()
@@ -173,7 +173,7 @@ def service_profile(found: MeasuredStages) -> dict[str, Any]:
 
 
 def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
-    """Return the service profile of stage times that were not measured by hetsim."""
+    """Return the service profile of stage times measured by others; `what`: source."""
     service: dict[str, Any] = {}
     for name in ("upload", "compute", "download"):
         if name in stages:

@@ -42,7 +42,7 @@ MIN_REQUESTS = 20
 
 @dataclass
 class Log:
-    """Requests in order of arrival: tokens, seconds to the first token and to the end."""
+    """Requests by arrival: tokens, seconds from arrival to the first and last token."""
 
     path: Path
     arrival: np.ndarray
@@ -58,7 +58,7 @@ class Log:
 
 
 def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
-    """Read a log's rows with the values `where`; ScenarioError names the place."""
+    """Read the log rows that match `where`; ScenarioError if the log cannot be used."""
     columns = PickedColumns(path, where)
     models = sorted(set(columns.texts(MODEL))) if columns.has(MODEL) else [""]
     if len(models) > 1:
@@ -138,7 +138,7 @@ class Reading:
 
 
 def written(times: LinearSteps) -> dict[str, Any]:
-    """Return step times as the value of the service key `step`, in seconds."""
+    """Return step times as the value of the key `step` of a scenario's service, in s."""
     decode, prefill = times.decode, times.prefill
     assert isinstance(decode, StageTime)
     if isinstance(prefill, StageTable):
@@ -152,7 +152,7 @@ def written(times: LinearSteps) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Spans:
-    """For each request, the time and the work between its first and its last token."""
+    """Seconds, decoding steps and tokens between each request's first and last token."""
 
     seconds: np.ndarray
     steps: np.ndarray
@@ -221,7 +221,7 @@ def joined(logs: list[Spans]) -> Spans:
 
 
 def fit(log: Spans) -> Reading | None:
-    """Fit a server's step times to a log of requests; None if they do not explain it.
+    """Fit a server's step times to a request log; None if no fit explains the log.
 
     A span is the time from a request's first token to its last.  None also with fewer than `MIN_SPANS` spans.
     """
@@ -252,7 +252,7 @@ def fit(log: Spans) -> Reading | None:
 
 
 def _shapes(log: Spans) -> list[np.ndarray]:
-    """Return candidate sets of prompt sizes where the time to read prompts may bend."""
+    """Candidate knots (prompt sizes) of the piecewise linear time to read a prompt."""
     first, last = int(log.read.min()), int(log.read.max())
     if first == last:
         first = max(0, last - 1)
@@ -266,9 +266,10 @@ def _shapes(log: Spans) -> list[np.ndarray]:
 
 
 def _counts(log: Spans, knots: np.ndarray) -> np.ndarray:
-    """Return the numbers that the times of spans are fitted to, a row per span.
+    """Return the regressors of the times of spans, one row per span.
 
-    Columns: steps, sequences, context, steps that read prompts, and their tokens between two `knots` each.
+    Columns: numbers of steps, of sequences, of context tokens and of steps that read prompts; for each interval between
+    two `knots` (prompt tokens), the number of prompt tokens that lie in it, summed over the steps that read prompts.
     """
     size = log.read
     parts = []

@@ -79,7 +79,7 @@ class Server:
             raise file_error(self.path, f"must serve all {len(self.log):,} requests of the log; it serves {served:,}")
 
     def start(self) -> dict[str, float]:
-        """Return the initial values of the search, from the log or from the scenario."""
+        """Return initial values of the numbers to fit, from the log or from the scenario."""
         log, step = self.log, self.service.step
         several = log.output > 1
         each = (log.latency - log.ttft)[several] / (log.output[several] - 1)
@@ -95,10 +95,7 @@ class Server:
         }  # fmt: skip
 
     def step_of(self, numbers: dict[str, float]) -> dict[str, Any]:
-        """Return fitted numbers as the value of the service key `step`.
-
-        numbers: by name, as returned by `start`; `front_end` is omitted, since it is not part of a step.
-        """
+        """Return fitted `numbers`, without `front_end`, as the value of the key `step`."""
         change = {key: value for key, value in numbers.items() if key != "front_end"}
         if self.service.step.roofline is not None:
             return {"roofline": {key: change.pop(key) for key in ("memory", "compute")}, **change}
@@ -129,7 +126,7 @@ class Server:
         return request_log.spans(arrival, prompt, output, ttft=ttft, latency=latency, budget=budget, until=until)
 
     def error(self, times: StepTimes, front_end: float) -> float:
-        """Return the mean relative error of TTFT, latency, and the time between the two."""
+        """Return the mean relative error of TTFT, latency, and latency minus TTFT."""
         log, count = self.log, self.count
         ttft, latency = (one[:count] for one in self.simulated(times, front_end)[:2])
         several = log.output[:count] > 1
@@ -137,7 +134,7 @@ class Server:
         return (_off(ttft, log.ttft[:count]) + _off(latency, log.latency[:count]) + own) / 3
 
     def delays(self, times: StepTimes) -> np.ndarray:
-        """Return measured minus simulated time to first token, where requests hardly wait."""
+        """Return measured - simulated TTFT of requests with the shortest simulated TTFT."""
         ttft = self.simulated(times, 0.0)[0][: self.count]
         quiet = ttft <= np.nanquantile(ttft, QUIET)
         return (self.log.ttft[: self.count] - ttft)[quiet]
@@ -158,8 +155,9 @@ class Server:
     def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
         """Return log(measured / simulated) of the decoding seconds, one value per part.
 
-        Decoding seconds: the sum of the times between the first and the last token of each request.  The log from index
-        `first` on is split into `parts` parts of consecutive requests.
+        Positive: the simulated server is too fast.  Decoding seconds: the sum of the times between the first and the
+        last token of each request.  The log from index `first` on is split into `parts` parts of consecutive requests.
+        It is simulated with the step times `times` and a constant `front_end` in seconds per request.
         """
         ttft, latency, _ = self.simulated(times, front_end)
         several = first + np.flatnonzero(self.log.output[first:] > 1)
@@ -193,7 +191,7 @@ class Server:
         return self._scenario.build()
 
     def simulated(self, times: StepTimes, front_end: float) -> tuple[np.ndarray, np.ndarray, Record]:
-        """Return seconds to each request's first token and end (NaN: never); the record."""
+        """Return simulated seconds to first token and to end (NaN: never), and the record."""
         run = self.build()
         delay = self.service.network.request_delay + front_end
         (service,) = run.language
@@ -223,7 +221,7 @@ def entry_of(path: Path) -> dict[str, Any]:
 
 
 def service_of(path: Path) -> dict[str, Any]:
-    """Return the `service:` of a scenario, with its profile's keys and absolute paths."""
+    """Return a scenario's `service:` with its profile merged in and absolute paths."""
     service = dict(anchored(entry_of(path)["service"], path.parent))
     if (included := service.pop("profile", None)) is not None:  # a profile must not include another one
         beside = path.parent / included
@@ -264,7 +262,7 @@ class Figure:
 
 @dataclass
 class Fitted:
-    """Step times and front-end delay fitted to logs; errors on the requests held back."""
+    """Step times and front-end delay fitted to logs; errors on the held-out requests."""
 
     step: dict[str, Any]  # as in the service's `step`, in seconds; for a roofline `roofline` and `fixed`
     front_end: float
@@ -300,7 +298,7 @@ class _Search:
         return float(np.average(errors, weights=[one.load for one in self.servers]))
 
     def front_end(self, times: StepTimes) -> float:
-        """Return measured minus simulated time to first token, unqueued (median, ≥ 0)."""
+        """Return the median of `delays` (s), at least 0 and at most the minimum TTFT."""
         self.trials += 1
         late = float(np.median(np.concatenate([one.delays(times) for one in self.servers])))
         return min(max(0.0, late), *(float(one.log.ttft[: one.count].min()) for one in self.servers))
@@ -358,14 +356,15 @@ def _figures(servers: list[Server], fitted: "_Found") -> list[Figure]:
 
 
 def _late(servers: list[Server], fitted: "_Found") -> list[float]:
-    """Return log(measured / simulated decoding) of each log's held-back requests."""
+    """Return log(measured / simulated decoding time) by server, on held-out requests."""
     return [float(one.behind(fitted.times, fitted.front_end, first=one.fitted)[0]) for one in servers]
 
 
 def _spread(servers: list[Server], fitted: "_Found", late: list[float]) -> float:
     """Return the standard deviation of log(true / fitted step time).
 
-    It includes the standard errors of the logs, the drift between runs, and `late`: the errors on held-back requests.
+    It includes the standard error of the fit to each request log, the drift between runs, and `late`: for each request
+    log, the error on requests that were not used for the fit.
     """
     weights = np.array([one.load for one in servers]) / sum(one.load for one in servers)
     errors = weights * [one.standard_error(fitted.times, fitted.front_end) for one in servers]
@@ -398,7 +397,7 @@ def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, flo
 
 
 def observed(server: Server) -> tuple[Interval, Interval]:
-    """Return an engine's interval of step times, and that narrowed by a log (Bayes)."""
+    """Return the interval of real / predicted step times before and after using a log."""
     service, within = server.service, server.drift
     if service.interval is not None:
         prior = Interval(*service.interval)
@@ -414,7 +413,7 @@ def observed(server: Server) -> tuple[Interval, Interval]:
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:
-    """Fit a factor on step times, front-end delay, and whether prefill steps decode."""
+    """Fit step-time factor, front-end delay, and whether steps mix prefill and decode."""
     tried: dict[tuple[bool, float], float] = {}
     pace = 1.0
     front = {one: search.front_end(reading.times(one)) for one in (True, False)}

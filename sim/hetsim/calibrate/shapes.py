@@ -58,7 +58,7 @@ class Shaped:
 
     @property
     def about(self) -> dict[str, object]:
-        """Entries of a profile on these times: curve, measured times, and curves' errors."""
+        """Describe these times for a profile: best curve, measured times, curves' errors."""
         return {
             "shape": self.chosen,
             "sizes": list(self.sizes),

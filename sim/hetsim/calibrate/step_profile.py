@@ -58,7 +58,7 @@ class StepProfile:
 
 
 def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[MeasuredSetting]:
-    """Read settings from rows with the values `where`; ScenarioError has the line."""
+    """Read settings from the rows that match `where`; a ScenarioError names the line."""
     columns = PickedColumns(path, where)
     prompt, batch = columns.whole_numbers(PROMPT), columns.whole_numbers(BATCH)
     output = columns.whole_numbers(OUTPUT) if columns.has(OUTPUT) else None
@@ -101,7 +101,7 @@ def _medians(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[int]]:
-    """Return the times, and sizes left out: less than half the time of a smaller size."""
+    """Drop times < `FALLS` × a smaller size's; return kept times and dropped sizes."""
     kept: dict[int, float] = {}
     fallen = []
     for tokens, seconds in prefill.items():

@@ -64,7 +64,7 @@ class SummaryServer(Server):
 
     The entry of the scenario may state the process of the arrivals, whose rate the file replaces, and the distribution
     of `tokens`, which is scaled to the file's mean.  Otherwise arrivals are Poisson, and all requests are equal.
-    Nothing is held back from the fit to judge it.
+    The fit uses all values of the file, so it cannot be validated on other values.
 
     Raises:
         ScenarioError: the file is of no known load generator, or a value is missing or invalid.
@@ -111,7 +111,7 @@ class SummaryServer(Server):
         return None
 
     def build(self) -> RunInput:
-        """Return the input of a run whose mean numbers of tokens are those of the file."""
+        """Return a run's input, with token counts scaled to the means in the summary file."""
         run = super().build()
         for name, mean in zip(("prompt_tokens", "output_tokens"), self.tokens, strict=True):
             tokens = run.tasks.extra[name]
@@ -123,7 +123,7 @@ class SummaryServer(Server):
         return float(np.average(errors, weights=[RANKS[rank] for _, rank in self.measured]))
 
     def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
-        """Return log(measured / simulated) of the mean time between tokens, for each part."""
+        """Return `parts` copies of log(measured / simulated) of the mean token interval."""
         means = [one for one in self.figures(times, front_end, 0) if one.name.startswith("mean time between")]
         return np.full(parts, sum(math.log(one.measured / one.simulated) for one in means))
 

@@ -39,7 +39,7 @@ BUSY = 0.05  # share of the compute time above which queueing shows that request
 
 @dataclass
 class Elsewhere:
-    """Seconds of each stage by batch size, measured by another program; and remarks."""
+    """Seconds of each stage by batch size from another program, and remarks on them."""
 
     what: str
     stages: dict[str, dict[int, float]]
@@ -49,9 +49,10 @@ class Elsewhere:
 def table(
     path: Path, batch: str | None, time: str | None, unit: str | None, where: Mapping[str, Any], samples: bool
 ) -> Elsewhere:
-    """Read compute times from a table; ScenarioError with file, line and column.
+    """Read compute times by batch size; ScenarioError names file, line and column.
 
-    batch, time: names of the columns; None: the columns with a usual name.  where: only rows with these values count.
+    batch, time: column names; None: usual names.  unit: of the times, if the column's name does not state one.  where:
+    use only rows with these values.  samples: rows of equal size are samples; use their mean.
     """
     names = rows_of(path, form_of(path)).names
     batch, time = batch or _usual(path, names, BATCH, "--batch"), time or _usual(path, names, TIMES, "--time")
@@ -69,7 +70,7 @@ def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str)
 
 
 def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
-    """Read perf_analyzer files, each with a batch size or with a column for it."""
+    """Read perf_analyzer files, each with its batch size (None: the size is a column)."""
     measured: dict[int, _Measured] = {}
     remarks = []
     for size, path in files:

@@ -18,7 +18,7 @@ PIPELINE = 12  # batches in a row when two streams are timed; the first two fill
 
 
 def device_of(model: nn.Module, where: str) -> TorchDevice | HostDevice:
-    """Return the module on `cuda` or `cpu`; `auto` prefers a GPU."""
+    """Return a device to measure the module on; `where`: cuda, cpu, auto (GPU first)."""
     if where == "auto":
         where = "cuda" if torch.cuda.is_available() else "cpu"
     if (shape := getattr(model, "input_shape", None)) is None:
@@ -47,7 +47,7 @@ def _on_host(model: nn.Module, shape: tuple[int, ...]) -> HostDevice:
 
 
 class TorchDevice:
-    """A module on a GPU: one stream per stage, and two buffers of batches."""
+    """A PyTorch module measured on a GPU: a stream per stage, two buffers of batches."""
 
     kind = "gpu"
     memories: tuple[str, ...] = ("pinned", "pageable")

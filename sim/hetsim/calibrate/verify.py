@@ -40,7 +40,7 @@ class ServiceProfile:
 
     @classmethod
     def from_service(cls, service: Any) -> "ServiceProfile":
-        """Return the stages of a validated `service:` section."""
+        """Build a profile (stage times, batch limit) from a validated `service:` section."""
 
         def line(stage: Any) -> FittedLine | StageTable:
             if stage is None:

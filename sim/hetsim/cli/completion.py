@@ -1,8 +1,8 @@
 """Shell completion: commands, scenarios, policies, metrics, and keys of --set.
 
 click calls a function with the text before the cursor (`incomplete`); it never fails, since a shell cannot show a
-message.  Keys come from the JSON Schema of the scenario format, names in them from the scenario itself.  Cost: that of
-loading the registry, or the schema (0.3 s); nothing is loaded unless a shell requests completion.
+message.  Keys come from the JSON Schema of the scenario format; names within keys come from the scenario.  Cost: that
+of loading the registry, or the schema (0.3 s); nothing is loaded unless a shell requests completion.
 """
 
 from collections.abc import Callable

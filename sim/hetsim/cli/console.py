@@ -27,15 +27,15 @@ PALETTE: dict[str, dict[str, Any]] = {
 
 
 def verdict(text: str, kind: str) -> str:
-    """Return a text in the color of a verdict."""
+    """Return a text in the color of a kind of verdict (good, unsure, bad or best)."""
     return click.style(text, **PALETTE[kind])
 
 
 def lines(texts: Iterable[str], verdicts: Mapping[str, str] | None = None) -> None:
-    """Print data on stdout, with control characters of names as escapes.
+    """Print lines on stdout; control characters are printed as escape sequences.
 
-    verdicts: pattern -> kind of verdict, which colors text that matches; the first match counts.  Colors are added
-    last, since they would count as characters of a table.
+    verdicts: pattern -> kind of verdict, which colors text that matches; the first match counts.  `texts` must not be
+    colored already: color codes would count in the column widths of a table.
     """
     text = "\n".join(map(visible_lines, texts))
     kinds = [*(verdicts or {}).values()]
@@ -110,7 +110,7 @@ class CaseLines:
     """Progress without a terminal: a line on stderr for each case, in order."""
 
     def __call__(self, share: float) -> None:
-        """Ignore the share of finished work, which is for terminals only."""
+        """Ignore the share of finished work: only a terminal's progress bar shows it."""
 
     def case(self, text: str) -> None:
         note(text)
@@ -133,7 +133,7 @@ def progress(quiet: bool, cases: bool = False) -> "Iterator[TerminalBar | CaseLi
 
 @contextmanager
 def shard_reports(to_json: bool) -> Iterator[None]:
-    """Context of a command with `--shard`: report the runs that were made, then exit."""
+    """Context of a command with `--shard`: report the finished runs, and then exit."""
     from hetsim.experiment.shard import ShardOver
 
     try:
@@ -150,10 +150,7 @@ def shard_reports(to_json: bool) -> Iterator[None]:
 def making(
     directory: Path | None, otherwise: Path, cache: str | Path | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> "Iterator[TerminalBar | CaseLines | None]":
-    """Context in which a command runs a study, with its progress bar.
-
-    If a run fails, the tables made so far are stored; in all else it is as `searching`.
-    """
+    """As `searching`, and save the tables of a failed run (otherwise: default folder)."""
     kept = None if cache is None else of_cache(cache)
     with keeping_partial(directory, otherwise), searching(kept, to_json, quiet, cases) as bar:
         yield bar
@@ -165,7 +162,8 @@ def searching(
 ) -> "Iterator[TerminalBar | CaseLines | None]":
     """Context in which a command runs a study: progress, warnings, shard reports.
 
-    kept: text printed if it ends early (an interrupt, a full disk, lost workers).  cases: see `progress`.
+    kept: text printed if the study ends early (an interrupt, a full disk, lost workers); None: no text.  cases: without
+    a terminal, print a line for each case.
     """
     try:
         with shard_reports(to_json), own_warnings(quiet), progress(quiet, cases) as bar:
@@ -177,7 +175,7 @@ def searching(
 
 
 def of_cache(cache: str | Path | None) -> str:
-    """Return a note on how to continue a search that was interrupted."""
+    """Return a note on how to resume interrupted work (cache None: not possible)."""
     if cache is None:
         return "no finished run was saved; with --cache DIR a command can be resumed"
     return f"the finished runs are in {cache}; the same command resumes from them"

@@ -1,4 +1,4 @@
-"""`hetsim list`, `hetsim new`: names for scenarios, and a new scenario folder."""
+"""`hetsim list`, `hetsim new`: list names for scenarios; create a scenario folder."""
 
 import inspect
 import shutil
@@ -69,9 +69,10 @@ REGISTERED = {"traces": "trace", "clusters": "nodes", "arrivals": "arrivals"}
 def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_json: bool) -> None:
     """List the names that scenarios and commands take, with their parameters.
 
-    support prints how step times of a model on a GPU are known, by engine (service: {engine: ...}) and GPUs of a node:
-    from servers with both (measured), from servers with other GPUs and kernels of the GPU (transferred), or not at all
-    (guessed: no measured model of this family and size, number format or GPU), with the errors of measured servers.
+    `list support` prints how reliable step times of a model on a GPU are, by engine (service: {engine: ...}) and GPUs
+    of a node: measured (on servers with this model and GPU), transferred (from other GPUs' servers, and kernels of this
+    GPU) or guessed (no measured model of this family and size, number format or GPU), with the errors of measured
+    servers.
     """
     if (what == "support") != (model is not None and gpu is not None) or (model is None) != (gpu is None):
         raise click.UsageError("--model and --gpu (see `hetsim list models`) are both for `hetsim list support` only")

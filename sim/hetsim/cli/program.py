@@ -1,7 +1,7 @@
 """The command group: its verbs, their errors and exit codes.
 
-Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, 4 nothing meets the target (size), 130
-interrupted, 143 terminated.
+Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, 4 nothing meets the target, deadline or memory
+limit (`hetsim size`, `hetsim plan`), 130 interrupted, 143 terminated.
 """
 
 import difflib
@@ -66,7 +66,7 @@ MAX_PROBLEMS = 500  # problems that are listed; further ones are counted
 
 
 class Verbs(click.Group):
-    """A group of commands that suggests a near name for an unknown one."""
+    """A group of commands that suggests a similar name for an unknown command."""
 
     def resolve_command(self, context: click.Context, args: list[str]) -> Any:
         name = args[0] if args else ""
@@ -113,7 +113,7 @@ class Program(Verbs):
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal that terminates this process (kill, timeout, scancel)."""
+    """Raised when a signal terminates this process (kill, timeout, scancel)."""
 
 
 @contextmanager

@@ -161,8 +161,8 @@ def _best(outcome: Any) -> list[str]:
 def merge(sources: tuple[Path, ...], into: Path, quiet: bool) -> None:
     """Copy finished runs of caches (--cache) and sweeps (--out) into one folder.
 
-    Use it for shards that had no common folder. Every run is checked; files with damaged runs are named. The command of
-    the study, with that folder and without --shard, then runs what is missing, and writes the tables.
+    Use it for shards that had no common folder. Every run is checked; files with damaged runs are named. Afterwards,
+    start the study's command with this folder and without --shard: it runs what is missing, and writes the tables.
     """
     from hetsim.experiment.store import merge_stores
 

@@ -4,8 +4,8 @@ The copy has the replica's policy and its running and waiting requests, and runs
 chunks, joins and preemptions are those of the engine.  Unlike the run, the copy uses only what a policy may know: the
 length of an answer is the estimate for its request (`expected`), and an answer that is already longer ends with the
 next token.  KV transfers in progress arrive at their present rates.  No client aborts a request, nothing fails, and
-frequencies do not change.  While the engine reports the requests that a step has completed (`Admission.finished`), a
-forecast may show one step too many for requests not yet reported.
+frequencies do not change.  When several requests are completed by one step, the engine reports them one by one
+(`Admission.finished`); a forecast made in between may show one step too many for those not yet reported.
 
 Cost: linear in the requests of the replica; measured: 1.7 ms for 20 requests, 4.3 ms for 100, and 21 ms for 300
 requests of which 64 run.
@@ -30,7 +30,7 @@ MAX_TOKENS = 1 << 20  # upper bound of the expected tokens of an answer
 
 
 def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
-    """Forecast a replica's requests; if given, `newcomer` is sent to the replica now."""
+    """Forecast a replica's requests, as if `newcomer` (if given) were sent to it now."""
     now = replica.clock._now
     if not replica.loaded:
         return Foreseen({}, {}, {}, math.inf)
@@ -97,7 +97,7 @@ def expected(request: Generation, replica: Replica) -> int:
 
 
 def _shared(replica: Replica, alone: "_Alone", requests: list[Generation]) -> dict[int, Any]:
-    """Return replacements, by `id`, for objects that the replica's copy must not have."""
+    """Return replacements, by `id`, for objects that a forecast's copy must not have."""
     fleet: Any = replica.fleet
     replacements: dict[int, Any] = {
         id(fleet): alone, id(replica.clock): alone.clock, id(replica.rows): alone.recorder, id(replica.foreseen): None,
@@ -145,7 +145,7 @@ def _end_of(flow: Any) -> float:
 
 
 def _take_apart(copy: Replica, requests: list[Generation]) -> None:
-    """Break the reference cycles of the copies, since a run collects no garbage."""
+    """Break the copies' reference cycles: a run disables Python's garbage collection."""
     for request in requests:
         request.replica = request.source = None
     copy.launch.then = copy.launch.holder = None
@@ -154,7 +154,7 @@ def _take_apart(copy: Replica, requests: list[Generation]) -> None:
 
 
 class _Alone(Fleet):
-    """The service of a replica that is copied to look ahead: it only records times."""
+    """The service of a copied replica during a forecast; it only records times."""
 
     def __init__(self, replica: Replica):
         fleet = replica.fleet
@@ -195,7 +195,7 @@ class _Alone(Fleet):
         return 0
 
     def fetch(self, request: Generation, target: Any) -> None:
-        """Send keys and values in the time of idle links."""
+        """Deliver a request's keys and values after the transfer time on idle links."""
         self.clock.at(self.clock._now + self.seconds_alone(request, target), FINISH, Later(_fetched, request, target))
 
     def foresee(self, replica: Any, newcomer: Generation | None) -> Foreseen:

@@ -68,7 +68,7 @@ def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
 
 
 def unchanging(state: RunState) -> dict[int, Any]:
-    """Return values by `id` that forks share, as they never change, or lack."""
+    """Return the objects that forks of a run share, by `id`; None: absent in forks."""
     values = state.links.up_lines, state.links.down_lines, state.sources._block, state.sources._delivered
     return {id(state.sources.progress): None} | {id(one): one for one in values}
 
@@ -183,13 +183,16 @@ class Copier:
             return self._alike_tuples(values, ids) if none_made else None
         if (MAKERS.get(kind) or _maker(kind)) not in (Copier._object, Copier._list):
             return None
-        new, fresh = ids, values
-        if not none_made or len(set(ids)) < len(ids):  # by `id`, so that an object that is there twice is copied once
+        new, fresh, before = ids, values, len(made)
+        if not none_made:
             by_id = {here: old for here, old in zip(ids, values, strict=True) if here not in made}
             new, fresh = list(by_id), list(by_id.values())
         make_empty: Any = kind.__new__
         empty: list[Any] = list(map(make_empty, repeat(kind, len(fresh))))
         made.update(zip(new, empty, strict=True))  # before they are filled
+        if len(made) < before + len(fresh):  # an object that is there twice has one copy, the last that was made
+            by_id = dict(zip(ids, values, strict=True))
+            fresh, empty = list(by_id.values()), list(map(made.__getitem__, by_id))
         batch = self._batches.setdefault(kind, ([], []))
         batch[0].extend(fresh)
         batch[1].extend(empty)
@@ -310,7 +313,7 @@ class Copier:
         return self._later(old, kind.__new__(kind), kind)
 
     def _hashed(self, old: Any) -> Any:
-        """Copy an object that is a dictionary or a set as well."""
+        """Copy an instance of a class derived from dict or set."""
         empty = self._object(old)
         self._keyed.append((old, empty))
         return empty
@@ -362,7 +365,7 @@ FILLS: dict[type, Fill] = {list: _extend, dict: _update}
 
 
 class Fields:
-    """The fields of a class: slots, those of a `__dict__`, and members of a list."""
+    """Copies objects of a class: their slots, `__dict__` entries, and list elements."""
 
     def __init__(self, kind: Any) -> None:
         each = [vars(base).get("__mypyc_attrs__") or vars(base).get("__slots__", ()) for base in kind.__mro__]
@@ -378,16 +381,16 @@ class Fields:
                              "be forked")  # fmt: skip
 
     def fill(self, originals: list[Any], copies: list[Any], all_of: All) -> None:
-        frozen = self.frozen
-        for name in self.slots:
-            values = [getattr(old, name, MISSING) for old in originals]
-            for new, value in zip(copies, all_of(values), strict=True):
-                if value is MISSING:
-                    continue
-                if frozen:
-                    object.__setattr__(new, name, value)
-                else:
-                    setattr(new, name, value)
+        if len(originals) == 1:  # all fields together
+            old = originals[0]
+            columns = [[value] for value in all_of([getattr(old, name, MISSING) for name in self.slots])]
+        else:
+            columns = [all_of([getattr(old, name, MISSING) for old in originals]) for name in self.slots]
+        put: Callable[[Any, str, Any], None] = object.__setattr__ if self.frozen else setattr
+        for name, values in zip(self.slots, columns, strict=True):
+            for new, value in zip(copies, values, strict=True):
+                if value is not MISSING:
+                    put(new, name, value)
         if self.inner:
             for old, new in zip(originals, copies, strict=True):
                 if fields := getattr(old, "__dict__", None):

@@ -3,9 +3,9 @@
 It is a copy of the run (`hetsim.engine.fork`) in which unknown values are replaced:
 
 - The time of every task is its estimate, times the fraction of the estimate that the policy expects (if given), times a
-  ratio drawn from the ratios that the policy gives (if any).  A launch in progress gets a ratio that is possible given
-  its elapsed time; a launch that has exceeded its estimate, or all ratios, ends immediately.
-- No task of the run arrives any more, and clients of closed loops send nothing.  Only tasks that the policy imagines
+  ratio drawn from the ratios that the policy gives (if any).  For a launch in progress, only ratios are drawn under
+  which it would still be running; a launch that has exceeded its estimate, or all ratios, ends immediately.
+- No further task of the run arrives, and clients of closed loops send nothing.  Only tasks that the policy imagines
 arrive: each is a copy of an earlier task, and their rows follow those of the run.
 - No device fails or is repaired, and slow devices remain slow; a task that can then run nowhere waits to the end.
   Announced maintenance takes place.
@@ -73,10 +73,11 @@ def imagine(
     coming: Sequence[tuple[float, Task]] = (), ratios: Sequence[float] = (),
     expected: Callable[[Tasks], np.ndarray] | None = None,
 ) -> Imagined:  # fmt: skip
-    """Fork a run for its policy: apply `decisions`, then continue with `scheduler`.
+    """Copy a run for its policy; the copy applies `decisions`, then runs `scheduler`.
 
-    `coming`: arrivals, as (time, earlier task to copy).  `ratios`: samples of true time / estimate, for tasks that run
-    or arrive.  `expected`: function that returns by which factor to multiply each task's estimate.
+    `seed`: of the copy's random numbers.  `coming`: arrivals, as (time, earlier task to copy).  `ratios`: samples of
+    true time / estimate, of which one is drawn for each task.  `expected`: function that returns by which factor to
+    multiply each task's estimate.
     """
     state = original.state
     run = state.input
@@ -192,7 +193,7 @@ def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> 
 
 
 class _Drawn:
-    """Durations: estimate × expected fraction × random ratio (finite and above 0)."""
+    """Random factors of time estimates: `expected` × one of `ratios`, finite and > 0."""
 
     def __init__(self, ratios: Sequence[float], expected: np.ndarray, seed: int):
         self.known = np.asarray(ratios, dtype=float)
@@ -229,7 +230,7 @@ def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
 
 
 def _spare_devices(run: RunState) -> None:
-    """Cancel the future events of faults and clients; announced maintenance remains."""
+    """Cancel future faults and client events, except announced maintenance."""
     now = run.clock._now
     for _, _, entry, event in list(run.clock._heap):  # a list: to cancel may compact the heap
         if not isinstance(event, Later) or event.entry != entry:

@@ -20,7 +20,7 @@ from hetsim.policy.request_queue import Requests
 
 
 def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunInput], Record]) -> PlanProblem:
-    """Return what a planner plans for a run; `play` simulates a run to its end."""
+    """Return the problem that a planner solves; `play` simulates a run to its end."""
     stage = RehearsedStage(run, play)
     return PlanProblem(
         stage.tasks, run.cluster, random, simulate=stage.simulate, rehearse=stage.rehearse, unplanned=run.unplanned
@@ -114,8 +114,8 @@ class WatchedRun(Relay):
 def plan_of(starts: dict[int, tuple[Placement, float]], record: Record, copies: Sequence[Copy] = ()) -> Plan:
     """Return recorded placements as a plan, in the order of starts.
 
-    Cores that the policy did not name are chosen here among the cores free at the start.  If a task was stopped, the
-    plan contains only its last start, and repeats work that the policy saved.
+    If the policy named no cores, cores that were free at the start are chosen.  `copies`: the plan's prefetches.  If a
+    task was stopped, the plan runs it once, in full, from its last start.
     """
     tasks, cluster = record.input.tasks, record.input.cluster
     free: dict[int, list[float]] = {}

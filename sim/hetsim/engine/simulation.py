@@ -122,7 +122,7 @@ class Simulation:
 
     @property
     def schedule(self) -> Callable[[View], Iterable[Any]]:
-        """Function that yields the decisions of a round; `max_starts` may cut them short."""
+        """Function that yields a round's decisions; `max_starts`, if set, limits starts."""
         scheduler, pacing = self.state.scheduler, self.state.pacing
         if pacing is None or pacing.time.max_starts is None:
             return scheduler.schedule
@@ -207,7 +207,7 @@ class Simulation:
                 note_place(state, task, launch)
 
     def _status_of(self, queue: Queue, end: float) -> None:
-        """Mark the requests of a queue that have arrived and not ended as unfinished."""
+        """Mark requests of a queue that arrived by `end` and have not ended as unfinished."""
         state = self.state
         arrival = state.tasks.arrival[queue.service.rows]
         # Arrivals at the horizon itself do not count; a run that stops elsewhere has processed its last instant.

@@ -6,7 +6,7 @@ object, its state; for a class, its members and bases.  Modules of Python and of
 packages by their versions; a package that is installed from a local folder, or not installed at all, is the user's
 code.  Equal objects have equal digests in every process.
 
-Inputs of a run that are not such values (opened files, the environment, state in C) are reported as reasons.
+Other inputs (opened files, the environment, state in C) are reported as reasons why a digest may be incomplete.
 """
 
 import builtins
@@ -145,7 +145,7 @@ def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
 
 
 def _patched() -> dict[str, Any]:
-    """Functions of the user's code that replace attributes of libraries, by name."""
+    """Monkey patches: the user's functions that replace library attributes, by name."""
     patched: dict[str, Any] = {}
     own: dict[int, bool] = {}
     for name, module in list(sys.modules.items()):

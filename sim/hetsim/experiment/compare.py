@@ -30,7 +30,7 @@ Policies = Iterable[PolicyLike] | Mapping[str, PolicyLike]
 class Refusals:
     """Policies that cannot run the scenario, with the errors that say why.
 
-    ScenarioError is raised by `add` for the baseline, and by `require_others` if too few policies are left to compare.
+    `add` raises ScenarioError if the policy is the baseline; `require_others` raises it if too few others can run.
     """
 
     baseline: str | None = None
@@ -233,7 +233,7 @@ def prepared(
 def groups_to_keep(
     cases: Mapping[str, Case], metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions
 ) -> list[str]:
-    """Return the metrics, and groupings as texts, that the replications must keep."""
+    """Return names of metrics, and of metrics by group, that replications must store."""
     refusal: ScenarioError | None = None
     for case in cases.values():
         try:

@@ -69,9 +69,10 @@ def mark_of(about: Mapping[str, Any]) -> str:
 def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *, resume: bool, fresh: bool) -> str:
     """Return the state of a sweep's folder: `new`, `same`, `extended` or `replaced`.
 
-    `same`: it has this sweep.  `extended`: it has another sweep that shares runs with this one, or a damaged mark.
-    `replaced`: it has a sweep, but `fresh` is True.  mark: the contents that `sweep.json` should have.  UsageError if
-    the folder cannot be used for this sweep; nothing is written.
+    `new`: it has no sweep.  `same`: it has this sweep.  `extended`: with `resume`, it has another sweep that shares
+    runs with this one, or its file `sweep.json` is damaged.  `replaced`: it has a sweep, but `fresh` is True.
+    about: description of this sweep.  mark: the contents that `sweep.json` should have.  UsageError if the folder
+    cannot be used for this sweep; nothing is written.
     """
     folder = Path(target)
     names = _contents(folder, target)
@@ -145,9 +146,9 @@ def claim(
 ) -> Directory:
     """Prepare and lock the directory for the runs of a sweep.
 
-    resume: UsageError unless it has a sweep to continue.  fresh: delete the sweep in it.  shared: other processes may
-    write to it at the same time; their files have the same names and contents.  UsageError, with nothing changed, if
-    the directory cannot be used.
+    resume: UsageError unless it has a sweep to continue.  fresh: delete the sweep in it.  shared: other processes
+    (shards of the sweep) may write equal files to it at the same time.  UsageError, with nothing changed, if the
+    directory cannot be used.
     """
     mark = mark_of(about)
     state = check_folder(target, about, mark, resume=resume, fresh=fresh)

@@ -179,7 +179,7 @@ def undeclared(scenario: Scenario, opened: InputFiles) -> str:
 def _watched(kind: str, item: Any, digest: str, reasons: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Return the digest of a policy's code, and why it may be incomplete.
 
-    Code that opens files does not make it incomplete if opened files are recorded during the run.
+    Code that opens files does not make the digest incomplete if opened files are recorded during the run.
     """
     annotations = [one.annotation for one in registry.parameters(item).values()]
     kinds = [inner for one in annotations for inner in (one, *get_args(one))]

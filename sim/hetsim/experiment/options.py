@@ -149,7 +149,7 @@ class LocalKeywords(TypedDict, total=False):
 
 
 class TrainingKeywords(LocalKeywords, total=False):
-    """Options of training, including an external scheduler."""
+    """Options of training; `external` is the command of an external scheduler."""
 
     external: str | Sequence[str] | None
 

@@ -165,7 +165,7 @@ def parse_over(text: str) -> tuple[str, Any]:
 
 
 def read_points(path: str | Path) -> list[dict[str, Any]]:
-    """Read points from a CSV file with a header of keys; UsageError with the line."""
+    """Read points from a CSV file with keys as header; UsageError names the line."""
     point_list: list[dict[str, Any]] = []
     lines: dict[str, int] = {}
     try:
@@ -433,9 +433,9 @@ def _changed(
 ) -> Scenario | list[Problem]:
     """Apply changes to the scenario; return the scenario, or the list of problems.
 
-    Changes of one top-level key are a part.  A part that occurs for the second time is validated alone and cached in
-    `parts` (after its first occurrence the cache has None); parts are then joined to the scenario.  The cache is
-    cleared above `max_parts`.
+    The changes of each top-level key form a part.  If a part occurs for the first time, all changes are validated
+    together, and `parts` gets None for each new part.  Otherwise each part is validated alone, once (the result is
+    cached in `parts`), and the parts are joined to the scenario.  The cache is cleared above `max_parts`.
     """
     alone: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():

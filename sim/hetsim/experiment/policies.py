@@ -55,7 +55,7 @@ def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) ->
 
 
 def written(label: str, value: Any = None) -> str | None:
-    """Return a text that `--policy` accepts for a policy; None if there is none."""
+    """Return the `--policy` argument for a label (and value); None if there is none."""
     try:
         meant = named_policy(label)[1]
     except (UsageError, UnknownName):

@@ -1,4 +1,4 @@
-"""Estimates of the time that a wanted precision (by a pilot) or a sweep will take."""
+"""Estimates the time of a sweep, or of reaching a wanted precision (by a pilot)."""
 
 import math
 import time
@@ -125,7 +125,7 @@ def plan_precision(
         pilot: number of replications of the pilot, which run in this process.
         workers: number of processes for which the time is stated; None for one per core.
         options: those of every study.
-    Returns: the number of replications with its uncertainty, and the saving by longer runs.
+    Returns: the number of replications with its uncertainty, and the numbers that suffice if runs are longer.
     Raises: UsageError: a share is not between 0 and 1, `pilot` is below 5, or the metric has no interval.
     """
     known(metric)
@@ -163,7 +163,7 @@ def plan_precision(
 
 
 def needed(spread: float, mean: float, precision: float, confidence: float, metric: str = "") -> int:
-    """Return the number of replications (at least 10) for a relative half-width."""
+    """Return the replications (10 or more) for a precision; `spread`: std. deviation."""
     if not spread:
         return MIN_FOR_PRECISION
 
@@ -240,7 +240,7 @@ class Estimate:
 
 
 def estimate(jobs: Sequence[RunJob], there: int, setup: Setup, workers: int, is_bound: bool = False) -> Estimate:
-    """Estimate the cost of jobs from the run times of the first, middle and last one."""
+    """Time three of a sweep's `jobs` to estimate its cost; `there`: stored runs."""
     chosen = sorted({0, len(jobs) // 2, len(jobs) - 1}) if jobs else []
     spent = []
     for number in chosen[:SAMPLES]:

@@ -117,7 +117,7 @@ class Meter:
         self.done += 1
 
     def share(self) -> float:
-        """Finished share of all runs, also of those probably needed; never decreases."""
+        """Finished share of all runs, including probable further runs; never decreases."""
         all_runs = max(self.runs, 1) + max(self.ahead, 0)
         self._told = max(self._told, min(1.0, (self.done + run_share(self.simulation)) / all_runs))
         return self._told

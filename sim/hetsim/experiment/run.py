@@ -93,7 +93,7 @@ def replicate(
 
 
 def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int = 1) -> Result:
-    """Run the first replication; find `warmup: auto` from at most `most` of them."""
+    """Run the first replication; up to `most` replications determine `warmup: auto`."""
     options = options or StudyOptions()
     case = Case(scenario, seed=options.seed)
     with begun(options, Setup((scenario,), (), options.check, options.audit), 1) as study:
@@ -163,9 +163,10 @@ def run_cases(
 def whole_series(
     case: Case, goal: int, *, keep: bool = False, most: int = 0, several: bool = False, **more: Any
 ) -> Replicates:
-    """Return the object that makes `goal` replications of a case, at most `most`.
+    """Return the object that makes `goal` replications of a case, or more on request.
 
-    keep: all runs are kept in full, not only the first one.  several: collect metrics even of a single replication.
+    most: number of replications to plan for if above `goal`.  keep: keep the full results of all runs, not only of the
+    first.  several: collect metrics in `Replications` even of one run.
     """
     maximum = max(goal, most)
     runs = Replications() if several or maximum > 1 else None
@@ -186,7 +187,7 @@ def rehearse(scenario: Scenario) -> RunInput:
 
 
 def to_keep(scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions) -> list[str]:
-    """Return the metrics to keep of each run, those of the groups of `by` included."""
+    """Return the names of metrics to store per run, including those by group (`by`)."""
     # The usual ones are kept anyway.
     names, wanted = expanded(name for name in listed(metrics) if name != "usual"), checked(by)
     number = scenario.model.replications if options.replications is None else options.replications

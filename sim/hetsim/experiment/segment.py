@@ -42,7 +42,7 @@ def plain(run: str, outcome: RunOutcome) -> dict[str, Any]:
 
 
 def outcome_of_plain(kept: Mapping[str, Any], values: Mapping[str, float] | None) -> RunOutcome:
-    """Build an outcome from plain data; TypeError or KeyError for other data."""
+    """Build a run's outcome from stored data; TypeError or KeyError if invalid."""
     if not all(isinstance(text, str) for text in (kept["error"], kept.get("unknown", ""), *kept["warnings"])):
         raise TypeError
     return RunOutcome(

@@ -23,7 +23,7 @@ METRICS = ("ttft_mean", "ttft_p99", ATTAINMENT)
 
 
 def sentences(sensitivity: Mapping[str, Any]) -> list[str]:
-    """Format the result of `paired` as sentences; empty if it has no metrics."""
+    """Return sentences on the effect of longer language model steps; [] if no metrics."""
     if not sensitivity.get("metrics"):
         return []
     parts, count = [], sensitivity["replications"]
@@ -51,12 +51,12 @@ def longer_steps(scenario: Scenario) -> dict[str, Any]:
 def paired(
     study: Study, case: Case, values: Sequence[Mapping[str, float]], warmup: float | None, further: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Run the first replications of a case again with longer steps, and compare them.
+    """Repeat the first replications with longer language model steps, and compare.
 
     Parameters: values: metrics of each replication without the change; warmup: a detected warm-up, or None; further:
         metrics to compare besides METRICS.
     Returns: step_time (the factor), replications, and by metric the mean without the change and with longer steps, if
-        both are finite; empty if no steps are uncertain.
+        both are finite; empty if no language model has uncertain step times.
     """
     changes = longer_steps(case.scenario.with_overrides(case.overrides) if case.overrides else case.scenario)
     if not changes or case.scenario.document.program is not None:
@@ -76,7 +76,7 @@ def paired(
 def sensitivity(scenario: Scenario, outcome: Result | Replications, seed: int | None = None) -> dict[str, Any]:
     """Return by how much results change if all steps of language models get longer.
 
-    outcome: the finished run or replications.  The form is that of `paired`; {} if no step times are uncertain.
+    outcome: the finished run or replications.  Returns the mapping of `paired`; {} if no step times are uncertain.
     """
     if not longer_steps(scenario):
         return {}

@@ -23,7 +23,7 @@ _Above = Mapping[ast.AST, ast.AST]
 
 
 def takes_order(function: types.FunctionType) -> bool:
-    """Return True if code builds a set and uses the order; False without a source."""
+    """Return True if code builds a set and uses its order; False if it has no source."""
     code = function.__code__
     with contextlib.suppress(SyntaxError):
         above, definitions = _above("".join(linecache.getlines(code.co_filename, function.__globals__)))

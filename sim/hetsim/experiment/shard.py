@@ -78,7 +78,7 @@ class ShardOver(Exception):  # noqa: N818
 
 
 def make_part(study: Study, series: Iterable[Replicates], shard: Shard) -> ShardReport:
-    """Run this shard's part of the replications that are needed in any case."""
+    """Run the shard's part of the replications that are certain to be needed."""
     single = (
         Replicates(one.case, 1, begin=one.begin + number, warmup=one.warmup)
         for one in series for number in range(one.whole, one.goal)
@@ -87,7 +87,7 @@ def make_part(study: Study, series: Iterable[Replicates], shard: Shard) -> Shard
 
 
 def make_all(study: Study, series: list[Replicates], shard: Shard) -> ShardReport:
-    """Run these cases, which all belong to the shard."""
+    """Run these series of replications, which all belong to the shard, and report."""
     before = study.found
     study.make(series)
     there = study.found - before

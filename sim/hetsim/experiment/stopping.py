@@ -26,7 +26,7 @@ TOO_FEW = (
 
 @dataclass(frozen=True)
 class Amount:
-    """Number of replications: `maximum`, or fewer if a `precision` is reached."""
+    """Number of replications: `maximum`, or fewer if `metric` reaches the `precision`."""
 
     maximum: int
     precision: float | None = None
@@ -61,7 +61,7 @@ class Amount:
 
     @property
     def first(self) -> int:
-        """Number of replications that are run in any case."""
+        """Number of replications before precision is first checked; all if it is not set."""
         return self.maximum if self.precision is None else min(MIN_FOR_PRECISION, self.maximum)
 
     def rule(self, study: Study) -> Callable[[Replicates], None] | None:
@@ -82,7 +82,7 @@ class Amount:
 
 
 def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
-    """Return the number of replications: `replications`, or else the scenario's."""
+    """Return the number of replications, as `replications` or else the scenario says."""
     wanted: Any = scenario.model.replications if replications is None else replications
     if isinstance(wanted, Mapping):
         from pydantic import ValidationError
@@ -109,10 +109,10 @@ def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | N
 
 
 def select(study: Study, race: Race, series: Mapping[str, Replicates], first: int, most: int) -> None:
-    """Run as many replications of these cases as the selection of the best needs.
+    """Run as many replications of each case as are needed to find the best case.
 
-    first, most: number of replications of the first stage, and maximum number, of each case.  Replications count in
-    their order, so that the selection depends neither on the workers nor on runs made before.
+    first, most: number of replications of the first stage, and maximum number, of each case.  Replications are examined
+    in the order of their numbers, so that the selection depends neither on the workers nor on runs made before.
     """
     entered = 0
 
@@ -151,7 +151,7 @@ def select(study: Study, race: Race, series: Mapping[str, Replicates], first: in
 
 
 def pilot_size(most: int) -> int:
-    """Return the number of replications of a pilot, given their maximum number `most`."""
+    """Return the number of pilot replications; `most`: maximum number of replications."""
     if most < MIN_REPLICATIONS:
         raise UsageError(f"warmup: {TOO_FEW.format(MIN_REPLICATIONS)}")
     return min(PILOT, most)
@@ -161,7 +161,7 @@ Refusal = Callable[[ScenarioError], None]
 
 
 class Pilot(Replicates):
-    """The first replications of a case with `warmup: auto`, which determine the cut."""
+    """First replications of a case with `warmup: auto`; they determine the warm-up."""
 
     def __init__(self, case: Case, size: int, *, strict: bool = False, on_refusal: Refusal | None = None):
         super().__init__(case, size, pilot=True, strict=strict, on_refusal=on_refusal)
@@ -253,7 +253,8 @@ class Warmup:
 def shared(pilots: Sequence[Pilot]) -> Warmup:
     """Return the longest warm-up cut, so that compared cases measure the same tasks.
 
-    A case whose pilot failed for good is ignored.  If a pilot failed by chance (full disk, ...), there is no cut yet.
+    A case whose pilot runs failed for good is ignored.  If pilot runs failed by chance (full disk, ...), the returned
+    object contains their error.
     """
     cuts = [pilot.cut for pilot in pilots if pilot.cut is not None]
     again = [pilot.error for pilot in pilots if pilot.error is not None and not pilot.error.lasting]
@@ -263,7 +264,7 @@ def shared(pilots: Sequence[Pilot]) -> Warmup:
 def cut_warmup(
     study: Study, cases: Sequence[Case], most: Sequence[int], on_refusal: Sequence[Refusal] | None = None
 ) -> tuple[list[float | None], list[str], list[str]]:
-    """Return the warm-ups of cases with `warmup: auto`, with remarks and warnings."""
+    """Return each case's warm-up (None unless `warmup: auto`), remarks and warnings."""
     auto = [number for number, case in enumerate(cases) if case.auto_warmup]
     if not auto:
         return [None] * len(cases), [], []

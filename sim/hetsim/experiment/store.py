@@ -8,9 +8,9 @@ segments of a study have the same bytes for any number of workers and interrupti
     runs/journal-HOST-PROCESS-1.jsonl   runs of a block that is not complete
     runs/ab/abcdef….json                a run in the format of older versions; it is read, and not replaced
 
-A file that was changed or is incomplete (full disk, power failure) is ignored, and its runs are executed again.  A run
-that is marked because some of its inputs are unknown is executed again, too.  Failures caused by the machine (no
-memory, full disk, missing module) are not stored.
+A file that was changed or is incomplete (full disk, power failure) is ignored, and its runs are executed again.  A
+stored run with unknown inputs (`RunOutcome.unknown`) is executed again, too (unless `trust`).  Failures caused by the
+machine (no memory, full disk, missing module) are not stored.
 """
 
 import hashlib
@@ -54,8 +54,8 @@ class Store:
     ) -> RunOutcome | None:
         """Return the stored outcome of a run, if it has these metrics; otherwise None.
 
-        block: the block (runs that are sealed together) to which the run belongs.  reduced: also accept an outcome with
-        only the metrics that an earlier study was to keep (`keep`).
+        block: the block (runs that are sealed together) to which the run belongs.  reduced: also accept an outcome that
+        has only some metrics, those that an earlier study kept.
         """
         if self.folder is None:
             return None
@@ -73,7 +73,7 @@ class Store:
     def kept(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
         """Yield a run's stored outcomes, each with False if it must be moved to a segment.
 
-        A segment is a file of many outcomes; such an outcome is in a journal or in a file of its own.
+        A segment is a file of many outcomes.  Outcomes with False are in a journal or in files of their own.
         """
         for pending in self._pending.values():
             if run in pending:
@@ -90,7 +90,7 @@ class Store:
         return self._files
 
     def put(self, run: str, outcome: RunOutcome, unknown: str = "", block: Hashable = None) -> None:
-        """Write an outcome to disk; `unknown` names inputs missing in its digest."""
+        """Write an outcome to disk; `unknown`: inputs that its digest `run` omits."""
         if self.folder is None:
             return
         if not outcome.lasting:
@@ -123,7 +123,7 @@ class Store:
                 return io.FileIO(path, "xb")
 
     def leave(self, block: Hashable) -> None:
-        """Do not merge a block's runs into one file: a later study runs some again."""
+        """Mark a block of runs as incomplete: `seal` then writes no final file for it."""
         self._incomplete.add(block)
 
     def seal(self, block: Hashable = None) -> None:

@@ -1,9 +1,9 @@
 """A study: cases (a scenario with its policy), each with replications.
 
-A case is replicated until a stopping rule has enough replications.  All commands and functions are studies: `run` of
-one case, `compare` and `sweep` of several, `tune` and `size` of cases that depend on earlier results.  Results depend
-neither on the workers nor on the order in which runs finish: a run depends only on scenario, seed and replication;
-the replications of a case count in their order, and rules see only those that count.  Stored runs are not repeated.
+A case is replicated until a stopping rule has enough replications.  Each command or function that makes runs is a
+study: `run` of one case, `compare` and `sweep` of several, `tune` and `size` of cases that depend on earlier results.
+Results depend neither on the workers nor on the order in which runs finish: a run depends only on scenario, seed and
+replication, and a stopping rule sees the replications of a case only in their order.  Stored runs are not repeated.
 """
 
 import warnings
@@ -59,13 +59,14 @@ class Case:
 class Replicates:
     """The replications of one case.
 
-    taken       outcomes that count, by number of the replication
-    goal        number of replications that are needed in any case; a rule may request more from the study
+    taken       outcomes in the order of replications; an outcome that comes early is added after its predecessors
+    goal        number of replications that are needed in any case; a stopping rule may request more
     likely      number of replications that may turn out to be needed; idle workers run these ahead
-    runs        metrics of the replications, collected if a rule or the caller needs them
-    whole       number of first replications that run in this process, so that their complete results are in `results`
+    runs        metrics of the replications; None if neither the stopping rule nor the caller needs them
+    whole       number of first replications that run in this process and are stored completely, in `results`
     strict      True if a failed run ends the study
-    on_refusal  called if checks refuse the first replication before its clock starts; no further one is run then
+    on_refusal  function called with the error if the scenario fails its checks before the first replication starts;
+                the case then has no further replications
     begin       number of the first replication
     block       the block of runs of the store to which these runs belong (`hetsim.experiment.store`)
     """
@@ -183,7 +184,7 @@ class Study:
             self._untold.extend([] if series in self._untold else [series])
 
     def outstanding(self, wanted: Iterable[Replicates | None]) -> list[Place]:
-        """Return needed replications that are not stored; add stored ones to their cases."""
+        """Return the replications still to run; add stored replications to their cases."""
         self._source = iter(wanted)
         return list(iter(self._next, None))
 
@@ -212,7 +213,7 @@ class Study:
         return None
 
     def _hand_out(self, series: Replicates) -> Place | None:
-        """Return the next replication to run; None if it was in the store and was added."""
+        """Return the next replication to run, or count its stored result and return None."""
         number = series.sent
         series.sent += 1
         outcome = None
@@ -354,7 +355,7 @@ class Study:
         return RunOutcome(values, result.warnings, unknown=result.undeclared)
 
     def _spread(self, first: deque[Place]) -> None:
-        """Run replications on the workers, and meanwhile here those kept in full."""
+        """Run replications on the workers; run those to be kept in full in this process."""
         pool = self.workers.pool
         assert pool is not None
         flight = _Flight(self, pool, first)
@@ -376,8 +377,8 @@ class Study:
 class _Flight:
     """The replications that are running on the workers of a pool.
 
-    A worker gets several short runs at a time.  If a worker dies, its run is tried again; if the worker dies again, the
-    run is tried with no other run at the same time; if that worker dies too, the outcome is an error.
+    A worker gets several short runs at a time.  If it dies, these runs are tried again.  A run whose second worker
+    dies, too, is tried with no other run at the same time; if that worker dies, the outcome is an error.
     """
 
     def __init__(self, study: Study, pool: Any, first: deque[Place]):

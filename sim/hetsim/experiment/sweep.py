@@ -139,7 +139,7 @@ class Checked:
         self.pilots: dict[bytes, Pilot] = {}  # pilots of cases with `warmup: auto`, by the digest of their first run
 
     def add(self, label: str, scenario: str, run: str, seed: int, warmup: float) -> None:
-        """Add a row of the sweep; scenario, run: digests; warmup: NaN if a pilot finds it."""
+        """Add a row of the sweep: digests in hex, `warmup` in s (NaN: from pilot runs)."""
         self.policy.append(self.names.setdefault(label, len(self.names)))
         self.scenarios += bytes.fromhex(scenario)
         self.runs += bytes.fromhex(run)
@@ -232,9 +232,9 @@ class SweepPlan:
         blocks.settle()
 
     def make_part(self, study: Study, part: Shard) -> ShardReport:
-        """Run one shard of the sweep: every n-th run or block of runs, of n shards.
+        """Run one of n shards of the sweep: every n-th run, or every n-th block of runs.
 
-        If the number of runs depends on results (a precision, pilots), the shard is every n-th point instead.
+        If results determine the number of runs (a required precision, pilot runs), a shard has every n-th point.
         """
         if self.amount.precision is None and not self.pilots:
             if len(self.rows) >= MANY_BLOCKS * self.block * part.count:
@@ -264,8 +264,8 @@ class SweepPlan:
     ) -> Iterator[Replicates | None]:
         """Yield the replications of these table rows.
 
-        Rows with the same runs share one object.  blocks: unfinished blocks of rows, to which each row is added; None
-        is yielded while too many are unfinished, so that the study finishes running cases first.
+        Rows with the same runs share one object.  blocks: unfinished blocks of rows, to which each row is added.  While
+        too many blocks are unfinished, None is yielded, and the caller should first complete the cases that run.
         """
         cuts, rule = self._cuts(), self.amount.rule(study)
         earlier: dict[tuple[int, float | None], Replicates] = {}
@@ -398,7 +398,7 @@ class OpenBlocks:
     """Unfinished blocks of a sweep; they are finished in order."""
 
     def __init__(self, size: int, rows: int, finish: Callable[[int, list[RowRuns]], None]):
-        """size: rows per block; rows: number of all rows; finish: called for each block."""
+        """size: rows per block; rows: number of all rows; finish: called after each block."""
         self.size, self.rows, self.finish = size, rows, finish
         self._open: deque[tuple[int, list[RowRuns]]] = deque()
         self._done = 0  # rows of the first one that are known to be done
@@ -415,7 +415,7 @@ class OpenBlocks:
 
     @property
     def crowded(self) -> bool:
-        """Return True if too many blocks are unfinished for a further row to begin."""
+        """Return True if too many blocks of rows are unfinished to begin a further row."""
         self.settle()
         return len(self._open) > OPEN_BLOCKS
 
@@ -546,7 +546,7 @@ def _place(plan: SweepPlan, out: str | Path | None, resume: bool) -> Iterator[tu
 
 
 def estimate_sweep(plan: SweepPlan, out: str | Path | None, resume: bool) -> Estimate:
-    """Estimate the time of the remaining runs (a lower bound if a precision is set)."""
+    """Estimate the time of the remaining runs; a lower bound if a precision is set."""
     options = plan.options
     folder = None if options.cache is None else Path(options.cache).expanduser()
     if out is not None:

@@ -33,7 +33,7 @@ SHELF = 4  # Number of scenarios, and of traces, that a worker caches.
 
 @dataclass(frozen=True)
 class Setup:
-    """Common data of a study's runs; audit: watch the files that runs open."""
+    """Data shared by all runs of a study; audit: find inputs that no scenario names."""
 
     scenarios: tuple[Scenario, ...]
     metrics: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class RunJob:
     """One run: scenario number, changes to the scenario, seed and replication.
 
     `warmup` (s) replaces the scenario's; `pilot`: the run only yields arrivals and response times, to find the warm-up.
-    `digest`: digest that the scenario must have where the run executes; empty if that is not checked.
+    `digest`: expected digest of scenario and input files, compared on the worker before the run; empty: no check.
     """
 
     scenario: int
@@ -99,7 +99,7 @@ class RunOutcome:
         return replace(self, values=Packed(self.values))
 
     def only(self, figures: Sequence[str]) -> "RunOutcome":
-        """Return the outcome with these metrics only, and the weights of their means."""
+        """Return the outcome with only these metrics, and the counts that weight them."""
         if not figures or self.values is None:
             return self
         wanted = needed_for(figures)
@@ -198,7 +198,7 @@ def outcome_of(setup: Setup, scenario: Scenario, job: RunJob, meter: Meter | Non
 
 
 def outcome_or_error(setup: Setup, shelf: "Shelf", digest: str, job: RunJob, meter: Meter | None = None) -> RunOutcome:
-    """Execute a run; return its metrics, or the error as an outcome."""
+    """Execute a run; return its metrics, or an outcome with the error if it fails."""
     try:
         return outcome_of(setup, shelf.scenario(setup, digest, job), job, meter)
     except OtherInputs:
@@ -237,7 +237,7 @@ class Shelf:
         self.lock = threading.Lock()
 
     def scenario(self, setup: Setup, digest: str, job: RunJob) -> Scenario:
-        """Return a job's scenario (cached); raise OtherInputs if its files differ here."""
+        """Return a job's scenario (cached); raise OtherInputs if this host's files differ."""
         key = hashlib.sha256(f"{digest} {job.scenario} {job.overrides!r}".encode()).hexdigest()
         with self.lock:
             if (scenario := self.scenarios.get(key)) is None:
@@ -283,7 +283,7 @@ _setups: OrderedDict[str, Setup] = OrderedDict()  # the setups of the last jobs,
 def work(packed: bytes, jobs: Sequence[RunJob]) -> list[RunOutcome]:
     """Run the first of some jobs, and further ones until `SPAN` seconds have passed.
 
-    UsageError if this worker has other code or libraries than the sender, OtherInputs if its files differ.
+    UsageError if this worker has other code or libraries than the sender, OtherInputs if its input files differ.
     """
     digest = hashlib.sha256(packed).hexdigest()
     if digest not in _setups:

@@ -41,7 +41,7 @@ TAKEN_BY_RUNS = [
 
 
 class _Processes(ProcessPoolExecutor):
-    """A pool that blocks signals while it starts a process, so that no pipe breaks."""
+    """A pool that defers Ctrl-C and termination signals while it starts a process."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future:
         try:
@@ -78,10 +78,10 @@ def signals_held() -> Iterator[None]:
 
 
 def process_pool(workers: int, initializer: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
-    """Start a pool of processes on this machine that share no state with this one.
+    """Start a pool of local worker processes that share no state with the caller.
 
     On Linux the workers are forked from a server that has imported what a run needs and does nothing else: a worker
-    starts in milliseconds, and all share the memory of the libraries.  On other platforms, where forking is not safe
+    starts in milliseconds, and imported libraries are in memory once.  On other platforms, where forking is not safe
     for all libraries, each worker starts separately.
     """
     if sys.platform != "linux":
@@ -135,7 +135,7 @@ def packed(setup: Any) -> bytes:
 
 
 def unpacked(sent: bytes) -> Any:
-    """Unpickle the setup in a worker, and register the policies there."""
+    """Unpickle a worker's setup, and register the policies that were sent with it."""
     registered, setup = pickle.loads(sent)
     registry.receive(registered)
     return setup
@@ -277,14 +277,14 @@ class Workers:
     """The place where runs execute: this process, others, an executor or Dask."""
 
     def __init__(self, workers: int | None = 1, dask: str | None = None, executor: Executor | None = None):
-        """workers: number of workers; None for one per core."""
+        """Run on `workers` processes (None: one per core), a Dask address or an executor."""
         here = dask is None and executor is None
         self.workers, self.dask, self.executor = workers or (cores() if here else 1), dask, executor
         self.pool: GivenPool | None = None
 
     @property
     def remote(self) -> bool:
-        """Return True if even a single run executes on a worker."""
+        """Return True if every run executes on a worker, even if there is only one run."""
         return self.dask is not None or self.executor is not None
 
     def open(self, runs: int, likely: int = 0) -> bool:

@@ -5,11 +5,12 @@ contention.  A job can use the fraction `share` of the link (below 1 if the link
 Jobs that send at the same time share the link equally, each up to its own `share`.  A rule states how the sending
 phases of jobs overlap:
 
-- random: phases are independent.  The model is a closed product-form network of a delay and one station that serves
-  `width` = 1 / share jobs at full speed; it is exact for any distribution of both times (Baskett, Chandy, Muntz,
+- random: phases are independent.  The model is a closed product-form network of a delay and one station that serves up
+  to `width` = 1 / share jobs at full speed; it is exact for any distribution of both times (Baskett, Chandy, Muntz,
   Palacios, Open, Closed, and Mixed Networks of Queues with Different Classes of Customers, JACM 1975).  A step of job j
-  takes T_j = G(all) / G(all but j) seconds; G(S) = Σ_k Π_{i <= k} max(1, i / width) [x^k] Π_{i in S} (own_i + spent_i
-  x) is the normalizing constant of a set S of jobs, where [x^k] means the coefficient of x^k.
+  takes T_j = G(all jobs) / G(all jobs except j) seconds.  G(S) is the normalizing constant of the network with the set
+  S of jobs: G(S) = Σ_k Π_{i <= k} max(1, i / width) [x^k] Π_{i in S} (own_i + spent_i x), where [x^k] means the
+  coefficient of x^k.
 - aligned: all jobs send at the same time, as jobs that were started together do.
 - interleaved: phases are shifted so that they overlap as little as possible (Rajasekaran, Ghobadi, Akella, CASSINI:
   Network-Aware Job Scheduling in Machine Learning Clusters, NSDI 2024).
@@ -51,9 +52,9 @@ def delays(
     """Return by how much jobs that share a link delay each other; O(N³) for N jobs.
 
     own, spent: seconds of a job's step without sending, and those of sending alone.  share: the fraction of the link
-    that it uses then. before, more: for a second, more accurate call: the result of the first call, and the seconds by
-    which contention lengthens the sending of each job. caps: if other links limit jobs: fraction of the link that a job
-    (row) can use next to n other senders (column).
+    that a job uses while it sends alone.  before, more: for a second, more accurate call: the result of the first call,
+    and the seconds by which contention lengthens the sending of each job.  caps: if other links limit jobs: fraction of
+    the link that a job (row) can use next to n other senders (column).
     """
     count = len(own)
     if rule != "random" or count < 2:
@@ -89,8 +90,8 @@ def delays(
 def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention) -> np.ndarray:
     """Return the seconds by which each job's step is longer since jobs share the link.
 
-    own, spent: seconds of a job's step without sending, and of sending alone; share: fraction of the link it then uses.
-    The rule says whether the sending of jobs coincides (aligned) or alternates with computing (interleaved); else 0.
+    own, spent: seconds of a job's step without sending, and of sending alone; share: fraction of the link that it then
+    uses.  rule: jobs send at the same time (aligned) or while others compute (interleaved); else the result is 0.
     """
     if rule == "interleaved":
         return np.maximum(0.0, spent @ share - own - spent)
@@ -102,9 +103,10 @@ def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contenti
 
 
 def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
-    """Return max-min fair shares of the link for each job (row).
+    """Return max-min fair shares of a link by job (row) and number n of other senders.
 
-    The column n is for n other senders at the same time, which are drawn by `mix`; caps: the share that a job can use.
+    Each of the n other senders is modeled as the mean of all other jobs, weighted by `mix` (one weight per job).
+    share, caps: fraction of the link that a job uses alone, and that it can use at most next to n others (column).
     """
     count = len(share)
     others = np.arange(count)
@@ -127,7 +129,7 @@ def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
 
 
 def longest_delay(found: Sequence[tuple[np.ndarray, np.ndarray]], together: float) -> float:
-    """Return the expected delay of a job on several links: that of the slowest link.
+    """Return the expected maximum of a job's delays on several links.
 
     found: probabilities and ascending delays of each link; together: correlation of the links' numbers of senders.
     """
@@ -148,7 +150,7 @@ def step_times(
 ) -> np.ndarray:
     """Return the seconds of each job's step when the jobs share one link.
 
-    link: seconds that each job sends if alone; width: bandwidth of the link divided by the job's own maximum rate.
+    own, link: seconds of a step without sending, and of sending alone; width: link bandwidth / the job's maximum rate.
     """
     alone, needs = np.asarray(own, dtype=float), np.asarray(link, dtype=float)
     some = needs > 0
@@ -169,9 +171,9 @@ def step_times(
 
 
 def stretches(own: np.ndarray, spent: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Return each job's sending time / its sending time alone; O(2^N) for N jobs.
+    """Return each job's sending time divided by that when alone; O(2^N) for N jobs.
 
-    own, spent: seconds of computing (above 0), of sending alone; share: fraction of a link (column) that a job uses.
+    own, spent: seconds of computing (above 0), sending alone; share: fraction of a link (column) that a job (row) uses.
     """
     count = len(own)
     sends = (np.arange(1 << count) >> np.arange(count)[:, None]) & 1 == 1

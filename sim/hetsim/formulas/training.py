@@ -49,10 +49,10 @@ def ring_over_nodes(
 ) -> tuple[float, float, float]:
     """Return the cost of a ring collective of `each` ranks on each of `nodes` nodes.
 
-    The cost is: the bytes that a node sends to the next, the seconds on links within nodes (simultaneous with the
-    sending), and the seconds of latency.  ways: 2 for an all-reduce, 1 for a reduce-scatter or an all-gather.  The ring
-    visits all ranks and uses all network cards of a node at once (as in NCCL): bandwidth is the lower of `inside` and
-    that of the network cards.
+    The tuple has the bytes that a node sends to the next node, the seconds on links within nodes (at the same time),
+    and the seconds of latency.  size: bytes of the full buffer.  ways: 2 for an all-reduce, 1 for a reduce-scatter or
+    an all-gather.  The ring visits all ranks and uses all network cards of a node at once (as in NCCL): the slower one
+    of `inside` and the network cards limits the ring.
     """
     ranks = max(1, nodes * each)
     moved = ways * (ranks - 1) / ranks * size
@@ -191,7 +191,7 @@ class ParallelPlan:
 class TrainingMachine:
     """The GPUs of a training job and the links between them.
 
-    each, cards: GPUs, network cards per node.  inside, card: one-way bytes/s between a node's GPUs, of a network card.
+    each, cards: GPUs and network cards per node.  inside, card: one-way bytes/s between a node's GPUs, and of one card.
     """
 
     flops: float
@@ -216,7 +216,7 @@ class TrainingMachine:
         return capped(self.inside, self.beyond)
 
     def used(self, cards: int) -> float:
-        """Return the fraction of a node's network cards that `cards` GPUs use."""
+        """Return the share of network cards in use if `cards` GPUs send, on one card each."""
         return min(cards, self.cards) / self.cards
 
     def excess(self, size: float) -> float:
@@ -341,9 +341,9 @@ def _exchange(model: Transformer, plan: ParallelPlan, machine: TrainingMachine, 
 def _reduced(
     machine: TrainingMachine, inside: Rate, hosts: int, each: int, size: float, rings: float = 1.0
 ) -> tuple[float, float, float]:
-    """Return the cost of `rings` concurrent all-reduces of `size` bytes each.
+    """Return bytes sent by a node, seconds on links in nodes, and seconds of latency.
 
-    Bytes that a node sends; seconds on links in nodes; seconds of latency. hosts, each: nodes, ranks on each node.
+    They are for `rings` concurrent all-reduces of `size` bytes each.  hosts, each: nodes, and ranks on each of them.
     """
     sent, within, fixed = ring_over_nodes(
         2, hosts, each, size=size, inside=inside, latency=machine.latency, latency_inside=machine.latency_inside
@@ -406,7 +406,7 @@ def step(
 ) -> StepSeconds:
     """Return the time and traffic of a training step on links without contention.
 
-    across: returns the seconds of a phase on the links between nodes; default: the seconds on `machine.card`.
+    across: returns the seconds of a phase on the links between nodes; default: those on network cards (`machine.card`).
     """
     p, m, v = plan.pipeline, plan.micro_batches, plan.chunks
     sent = phases(model, plan, machine)

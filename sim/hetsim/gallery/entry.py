@@ -43,7 +43,7 @@ class TableCase:
 
 @dataclass
 class Entry:
-    """A gallery entry: the contents of its expected file, and its folder."""
+    """A gallery entry: the contents of its file expected.yaml, and its folder."""
 
     name: str
     path: Path
@@ -59,9 +59,10 @@ class Entry:
         return ScenarioError(self.document.problem(key, message))
 
     def scenario_of(self, given: str | None, key: Key) -> Path | str:
-        """Return a scenario by its file, relative to the entry's folder, or by name.
+        """Return a scenario's file, given as a path or as the name of a shipped scenario.
 
-        given: as the entry names it; None: the file with the folder's name, next to it.
+        given: path relative to the entry's folder, or name; None: FOLDER.yaml next to that folder.  key: its place in
+        the entry's file, for errors.
         """
         if given is None:
             scenario = self.folder.parent / f"{self.folder.name}.yaml"
@@ -164,7 +165,7 @@ class Entry:
     ) -> dict[str, dict[str, str]]:
         if axis.table is None:
             if found is None:
-                raise self.problem(key, f'the figures of {table.name} lack the column "{name}"; add it, or give table')
+                raise self.problem(key, f'the figures of {table.name} need a column "{name}", or the axis a table')
             return {value: {name: value} for value in found}
         rows = self._rows(axis, name, (*key, "table"))
         if found is None:
@@ -189,7 +190,7 @@ class Entry:
     def cases(self, chosen: Mapping[str, list[str]] | None = None) -> Iterator[TableCase]:
         """Yield the cases of all tables of this entry.
 
-        chosen: values by axis; then only cases of tables with these axes that have one of the values.
+        chosen: values by axis (None: all); only tables with all these axes are used, and only cases with chosen values.
         """
         for number, table in enumerate(self.expected.tables):
             if all(axis in table.axes for axis in chosen or {}):
@@ -200,7 +201,8 @@ class Entry:
     ) -> Iterator[TableCase]:
         """Yield the runs that a table of this entry compares.
 
-        They are the combinations of axis values for which the paper has figures, and those with additional values.
+        They are the combinations of axis values for which the paper has figures, and those with an additional value
+        (`extra_values` of an axis).  chosen: by axis, the only values to run.
         """
         ways = self.ways(number, table)
         chosen = chosen or {}
@@ -226,7 +228,7 @@ class Entry:
             yield TableCase(table.name, labels, here, policy=policy, overrides=tuple(overrides.items()))
 
     def short_cases(self) -> Iterator[tuple[TableCase, int | None]]:
-        """Yield the cases that CI runs at every change, and their replications."""
+        """Yield the cases that CI runs at each change, with replications (None: default)."""
         for number, table in enumerate(self.expected.tables):
             if not table.short:
                 continue

@@ -42,10 +42,11 @@ class Outcome:
     recorded: pd.DataFrame
 
     def comparison(self) -> pd.DataFrame:
-        """Return one row per figure of the authors and per extra case, in order.
+        """Return one row per published figure and per extra case, in order.
 
-        Columns: table, the axes, value, paper, paper_deviation, hetsim, deviation, runs, difference, allowed, within;
-        hetsim is NaN and within missing if a case was not run.
+        Columns: table, the axes, value, paper (published figure), paper_deviation (its standard deviation), hetsim
+        (simulated figure), deviation (its standard deviation), runs, difference (hetsim - paper), allowed (maximum
+        difference), within (True if in tolerance).  If a case was not run, hetsim is NaN and within is missing.
         """
         tables = enumerate(self.entry.expected.tables)
         return pd.DataFrame([row for number, table in tables for row in self._rows(number, table)])
@@ -91,7 +92,8 @@ class Outcome:
 def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
     """Return mean and standard deviation of a value in the paper's data.
 
-    For a value that is compared task by task: the number of tasks, and 0.
+    If the value is compared task by task, hetsim's value is the number of tasks that agree; the mean here is then the
+    number of all tasks, and the deviation 0.
     """
     if value.column is not None:
         return float(len(figures)), 0.0
@@ -118,7 +120,7 @@ def judged(
 
 
 def on_average(rows: Sequence[dict[str, Any]], bound: float) -> None:
-    """Set `within` of each value's rows: mean ratio, ours to the paper's, ≤ `bound`."""
+    """Set `within` of rows: True if a value's mean ratio to the paper is ≤ `bound`."""
     for value in dict.fromkeys(row["value"] for row in rows):
         judged_rows = [row for row in rows if row["value"] == value and not math.isnan(row["paper"])]
         ratios = [row["hetsim"] / row["paper"] for row in judged_rows]
@@ -131,7 +133,7 @@ def on_average(rows: Sequence[dict[str, Any]], bound: float) -> None:
 
 
 def ratios(rows: pd.DataFrame) -> tuple[float, float]:
-    """Return the mean and maximum ratio to the paper's figures."""
+    """Return mean and maximum of hetsim's values divided by the paper's."""
     ratio = rows["hetsim"] / rows["paper"]
     return float(ratio.mean()), float(ratio.max())
 
@@ -146,7 +148,7 @@ def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> 
 
 
 def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """Set `within` of each row: True if ordered in its group as in the paper."""
+    """Set `within` of a row: True if it ranks in its group as it does in the paper."""
     places = [row for row in rows if not math.isnan(row["paper"]) and not math.isnan(row["hetsim"])]
     for row in places:
         others = [one for one in places if all(one[name] == row[name] for name in ("value", *groups))]
@@ -158,7 +160,7 @@ def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
 def allowance(
     paper: tuple[float, float], ours: tuple[float, float, int], tolerance: Tolerance
 ) -> tuple[float, bool | None]:
-    """Return the allowed difference, and if it is kept (None: not judged)."""
+    """Return the allowed difference, and whether `ours` is within (None: not judged)."""
     figure, spread = paper
     mean, deviation, runs = ours
     if math.isnan(figure) or math.isnan(mean) or tolerance.shape or tolerance.mean_ratio is not None:
@@ -275,7 +277,7 @@ def ran_case(entry: Entry, case: TableCase, count: int | None = None) -> Ran:
 def measured(
     entry: Entry, table: FiguresTable, case: TableCase, result: Result, column: str, value: FigureValue
 ) -> float:
-    """Return one measured value of one run."""
+    """Return one run's value for a column of published figures, in the paper's unit."""
     if value.column is not None:
         return float(_equal(entry, table, case, result=result, column=column, value=value))
     assert value.metric is not None
@@ -293,7 +295,7 @@ def measured(
 
 
 def _equal(entry: Entry, table: FiguresTable, case: TableCase, result: Result, column: str, value: FigureValue) -> int:
-    """Return the number of tasks whose value equals the authors' figure for their id."""
+    """Return how many tasks have the value that the paper gives for the same id."""
     assert value.column is not None
     figures = entry.figures[table.name]
     for axis, label in case.labels:
@@ -313,12 +315,12 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float, int]:
 
 
 def written(labels: Sequence[tuple[str, str]]) -> str:
-    """Return axes and values of a case as one text."""
+    """Return a case's (axis, value) labels as one text, such as `rate=2; seed=1`."""
     return "; ".join(f"{axis}={value}" for axis, value in labels)
 
 
 def parsed(text: str) -> tuple[tuple[str, str], ...]:
-    """Return axes and values from a text such as `load=0.7; policy=fcfs`."""
+    """Return the (axis, value) pairs of a text such as `load=0.7; policy=fcfs`."""
     parts = [part.partition("=") for part in text.split("; ") if part]
     return tuple((axis, value) for axis, _, value in parts)
 

@@ -34,7 +34,7 @@ class AxisValue(Model):
 
 
 class Axis(Model):
-    """A column of the figures that identifies runs, such as the policy."""
+    """An axis of published figures: a column that identifies runs, such as the policy."""
 
     values: dict[str, AxisValue] | None = None  # changes by value of the axis
     each: AxisValue | None = None  # the changes for every value that occurs in the figures
@@ -50,7 +50,7 @@ class Axis(Model):
 
 
 class FigureValue(Model):
-    """Measure of one column of figures: a metric, or a column of tasks."""
+    """A metric, or a column of tasks, to compare with a column of a paper's figures."""
 
     metric: Name | None = None  # a metric (`hetsim list`), or planned_makespan and other notes of a planner
     column: Name | None = None  # column of the result's tasks, compared task by task with the figures' column
@@ -106,7 +106,7 @@ class Tolerance(Model):
 
 
 class WideFigures(Model):
-    """Form of a table of published numbers: one column per value of an axis."""
+    """Form of a table of figures with one column per value of an axis, such as policy."""
 
     axis: Name  # name of the axis
     value: Name  # name of the cells' value
@@ -114,7 +114,7 @@ class WideFigures(Model):
 
 
 class FiguresTable(Model):
-    """One table of figures, and how its values are measured here."""
+    """A table of a paper's published figures, and how hetsim measures the same values."""
 
     name: Name  # name of the table, unique in the entry
     title: str = ""  # title of the table

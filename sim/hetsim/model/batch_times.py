@@ -63,9 +63,9 @@ class StageTable:
     _known: dict[int, float] = field(default_factory=dict, repr=False)
 
     def above(self, floor: float) -> "StageTable":
-        """Return a copy with `floor`: seconds of a batch that do not depend on its size.
+        """Return a copy with this `floor`: the part of batch seconds common to all sizes.
 
-        The measured times stay the same; only interpolation with `power` uses the floor.
+        The measured times stay the same; the floor is only used if `between` is "power".
         """
         return StageTable(self.sizes, self.seconds, self.between, spread=self.spread, floor=floor)
 
@@ -77,7 +77,7 @@ class StageTable:
 
     @property
     def fixed(self) -> float:
-        """Seconds of a batch of one; tables have no other constant."""
+        """Seconds of a batch of one task, used as the constant part of the stage time."""
         return self.seconds_for(1)
 
     @property
@@ -85,9 +85,9 @@ class StageTable:
         return 0.0
 
     def factor(self, count: int, u: float) -> float:
-        """Return a drawn time divided by the expected one; `u` is uniform in [0, 1).
+        """Return a random batch time divided by the expected time.
 
-        Between two sizes the times at the same probability are interpolated like the expected ones.
+        `u`: the quantile to return, in [0, 1); between measured sizes, quantiles are interpolated like expected times.
         """
         expected = self.seconds_for(count)
         if not self.spread or expected <= 0:
@@ -115,7 +115,7 @@ class StageTable:
         return seconds[low] + slope * (count - sizes[low])
 
     def _by_power(self, count: int, high: int, seconds: Sequence[float]) -> float | None:
-        """Interpolate by a power law of the size; None if a time does not exceed `floor`."""
+        """Return seconds by a power law through entries `high` - 1, `high`; None: no fit."""
         first, last = seconds[high - 1] - self.floor, seconds[high] - self.floor
         if min(first, last) <= 0:
             return None
@@ -150,7 +150,7 @@ class StageTable:
         return NearestLine(per_item, fixed, float(off[worst]), self.sizes[worst])
 
     def falls(self, noise: float) -> tuple[int, int] | None:
-        """Return sizes (larger, smaller), the larger faster by the share `noise`; or None."""
+        """Return sizes (larger, smaller) if the larger is faster by over `noise`, or None."""
         slowest = 0
         for place, seconds in enumerate(self.seconds):
             if seconds < self.seconds[slowest] * (1 - noise):

@@ -97,14 +97,15 @@ class Clients:
     timeout: Any = math.inf
     """Maximum time of an attempt, waiting and running; from a distribution, a time is drawn for each attempt."""
     at_timeout: Literal["leave", "cancel", "stay"] = "leave"
-    """leave: the server is not notified and continues; cancel: the server stops the attempt, also if another attempt
-    was answered; stay: like cancel, but a client whose attempt is running waits for its end."""
+    """leave: the server is not notified and continues; cancel: the server stops the attempt, and all other attempts of
+    a call once one is answered; stay: like cancel, but if the attempt already runs, the client waits until it ends.
+    """
     give_up_after: Seconds = math.inf
-    """Time after which the whole call is given up."""
+    """Time after which the client gives up the call with all its attempts."""
     retry: Retry | None = None
     """Retries of failed attempts. Default: none."""
     hedge: Hedge | None = None
-    """Hedges: further attempts of a call that is still awaited. Default: none."""
+    """Hedges: duplicate attempts, sent while the call has no answer. Default: none."""
     count: Count | None = None
     """Number of clients, each with its own retry budget; a random client makes each call. Default: one."""
 
@@ -115,7 +116,7 @@ class Clients:
 
     @property
     def is_drawn(self) -> bool:
-        """True if each attempt has its own drawn timeout."""
+        """True if the timeout is a distribution, from which each attempt's is drawn."""
         return not isinstance(self.timeout, int | float)
 
     def check(self) -> None:
@@ -146,13 +147,14 @@ class Clients:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """The attempts of all calls, by task row; later attempts arrive when sent.
+    """Columns about the attempts of client calls: first tries, retries and hedges.
 
-    `whose`: index in `clients`, -1 for a task that is not an attempt; `attempt_of`: row of the first attempt of the
-    same call, -1 for a task that is not an attempt; `following`: row of the next attempt, -1 if there is none (the
-    attempts of a retry follow all hedges before the retry); `number`: number of earlier attempts of the same call;
-    `bucket`: number of the retry budget of the call; `drawn`: random factor (jitter) of the wait before this attempt;
-    `timeout`: drawn seconds, None if timeouts are not drawn.
+    Each attempt is a task with its own row; retries and hedges arrive when the client sends them.  `whose`: index in
+    `clients`, -1 for a task that is not an attempt; `attempt_of`: row of the first attempt of the same call, -1 for a
+    task that is not an attempt; `following`: row of the call's next attempt, -1 if there is none (a try's hedges come
+    before the next retry); `number`: number of earlier attempts of the call; `bucket`: number of the retry budget of
+    the call; `drawn`: random factor (jitter) of the wait before this attempt; `timeout`: drawn seconds, None if
+    timeouts are not drawn.
 
     In a chain of services an attempt makes a call of the next stage: `child` is the first row of this call (-1: none);
     `parent`, by the first row of a call, is the attempt that makes the call (-1: an outside client).  Both are None

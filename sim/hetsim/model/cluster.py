@@ -88,7 +88,7 @@ class NodeSpec:
     driver_cores: Whole = 0
     """Cores that drive each accelerator of a node and run no tasks."""
     disk: Disk | None = None
-    """The disk of each node, for models. Default: none."""
+    """The disk of each node, from which replicas load models. Default: none."""
     keep: Bytes = field(default=math.inf, metadata=OPTIONAL)
     """Host memory of each node for models that replicas have loaded. Default: no limit."""
 
@@ -267,7 +267,7 @@ class Cluster:
 
     @cached_property
     def powered_units(self) -> list[int]:
-        """By device, units that use power and money: 1, or a CPU's cores (drivers' too)."""
+        """By device, units of power and cost: 1, or a CPU's cores (driver cores included)."""
         return [
             self.nodes[d.node].cpus + self.nodes[d.node].spec.drivers if d.type.kind == "cpu" else 1
             for d in self.devices

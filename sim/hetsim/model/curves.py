@@ -19,7 +19,7 @@ class WorkCurve(Protocol):
     def packed(self) -> Layout: ...
 
     def seconds_left(self, layout: Layout, done: float) -> float:
-        """Return the time from the fraction `done` to the end; inf if it cannot end."""
+        """Return the time on `layout` from fraction `done` to the end; inf: it cannot end."""
 
     def reached(self, layout: Layout, done: float, time: float) -> float:
         """Return the finished fraction after this time on a layout, starting from `done`."""
@@ -28,7 +28,7 @@ class WorkCurve(Protocol):
         """Return the rate on a layout at `done`: fraction of the work per unit of time."""
 
     def section(self, done: float) -> tuple[float, float]:
-        """Return (begin, end) of the epoch around `done`, in which rates are constant."""
+        """Return the finished fractions around `done` between which the rate is constant."""
 
 
 def layout_of(devices: Sequence[Device]) -> Layout:

@@ -1,4 +1,4 @@
-"""Demands of tasks: stage times, rates of gangs, costs of stopping."""
+"""Demands of tasks: stage times, speeds of gangs by placement, costs of stopping."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StageTime:
 
 
 class BatchTimes(NamedTuple):
-    """Seconds of the stages of a launch that is alone on links and engines."""
+    """Seconds of a launch's stages if no other launch uses its links or devices."""
 
     upload: float
     compute: float
@@ -67,7 +67,7 @@ class SpanSpeeds:
     rack: Part = field(default=1.0, metadata=OPTIONAL)
     """Rate within one rack. Default: the rate of `node`."""
     cluster: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate across racks. Default: the rate of `rack`."""
+    """Rate of a gang across racks, relative to the mode's time. Default: the rate of `rack`."""
 
     @classmethod
     def given(cls, **rates: float) -> SpanSpeeds:
@@ -114,7 +114,7 @@ class ComputeTime:
     """Time per batch."""
 
     def base(self, count: int) -> float:
-        """Return the seconds of a launch of `count` tasks without the tasks' own times."""
+        """Return the fixed seconds that a launch of `count` tasks adds to their own times."""
         return self.fixed
 
 
@@ -125,13 +125,14 @@ class Stopping:
     A task with `state` bytes also needs the time to move them between host and device.  A checkpoint is written at each
     multiple of `interval` (computed seconds at nominal rate).  A stop that keeps work saves the present state; a
     failure of a device loses the work since the last checkpoint (if `interval` is inf: since the last stop that saved
-    the state).  The last `checkpoint` seconds of each interval are for writing; times of tasks include them
+    the state).  The last `checkpoint` seconds of each interval are for writing; times of tasks include these seconds
     (`with_checkpoints`).
 
     `input`: "saved": the input of a task is part of the state that a stop saves; "again": it is uploaded again; None:
-    saved if `state` is above 0.  After a failure it is always uploaded again.  `block`: with a device that drains or
-    flushes, a kernel can be stopped only between blocks of this length (`hetsim.model.device_type.Preemption`); 0:
-    anywhere.  `idempotent`: the kernel's blocks can be discarded and run again.
+    saved if `state` is above 0.  After a failure it is always uploaded again.  `block`: on a device whose preemption is
+    drain or flush (its blocks in progress end or are discarded), a kernel can be stopped only between blocks of this
+    length (`hetsim.model.device_type.Preemption`); 0: anywhere.  `idempotent`: the kernel's blocks can be discarded and
+    run again.
     """
 
     save: Seconds = 0.0
@@ -141,7 +142,7 @@ class Stopping:
     state: Bytes = 0
     """Bytes of state that are moved to the host and back."""
     interval: Seconds = math.inf
-    """Computed time between checkpoints, from which tasks resume after a fault. Default: only a stop saves work."""
+    """Computing time between checkpoints, from which tasks resume after a fault. Default: only a stop saves work."""
     block: Seconds = 0.0
     """Length of a kernel's blocks: drain and flush stop a kernel only between two blocks. Default: at any time."""
     idempotent: bool = False

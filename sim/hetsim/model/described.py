@@ -68,14 +68,14 @@ class Frozen(Described):
 
 
 def shipped(kind: type[Kind], module: str, table: str) -> dict[str, Kind]:
-    """Load models from a YAML table, by name; names such as `.part` are only anchors."""
+    """Load models by name from a YAML table, except anchors (names such as `.part`)."""
     rows = package_table(module, table)
     return {name: kind.model_validate(figures) for name, figures in rows.items() if name[0] != "."}
 
 
 @cache
 def used_without(model: type[Described]) -> dict[str, Any]:
-    """Return the values used for keys that are not given, base classes included."""
+    """Return, by key, the value used if the key is not given; includes base classes."""
     used: dict[str, Any] = {}
     for base in reversed(model.__mro__):
         used |= vars(base).get("USED", {})

@@ -74,11 +74,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Sharing:
-    """Sharing of an accelerator by several launches; `sharing: mps` is the short form.
+    """How several launches share an accelerator; `sharing: mps` sets only the kind.
 
-    - exclusive: launches compute one after the other in start order; fractions run concurrently, undisturbed.
+    - exclusive: launches on whole devices compute one after the other in start order; launches on fractions of a device
+      run concurrently and do not slow each other.
     - timeslice: all launches in flight compute concurrently, each at min(1, 1 / sum of shares) of its rate; if there
-    are several launches, this rate is also multiplied by (1 - switch_cost).
+      are several launches, this rate is also multiplied by (1 - switch_cost).
     - mps: fractions run concurrently, each at 1 / (1 + interference * sum of the other launches' shares) of its rate.
     - mig: each launch has its own slice of the present layout.  The GPU changes its layout when it is empty, or, with
       `recut` "idle", to any layout that contains the busy slices; new slices are usable after `reconfigure` seconds.
@@ -99,7 +100,7 @@ class Sharing:
     """For mig: the time until newly cut slices can be used."""
     pairs: tuple[tuple[str, str, float], ...] = field(default=(), metadata=NO_KEY)
     recut: Literal["empty", "idle"] = "empty"
-    """For mig: when a GPU may change its layout: only when empty, or also its idle slices next to busy ones."""
+    """For mig: a GPU may change its layout only when no slice is used (empty), or also in idle slices (idle)."""
 
     def check(self) -> None:
         """Raise KeyProblem unless `switch_cost` is at least 0 and below 1."""
@@ -149,10 +150,10 @@ class Preemption:
     """For context_switch: the rate at which state is saved to the device's own memory. Default: it is saved over the
     device's link."""
     overhead: Fraction = 0.0
-    """For the kind flep (preemptible kernels): the share by which every launch on the device is slower."""
+    """For flep, whose preemptible kernels are slower: the share by which every launch on the device slows down."""
 
     def check(self) -> None:
-        """Raise KeyProblem for keys that do not belong to this kind."""
+        """Raise KeyProblem for keys that do not belong to this kind of preemption."""
         if self.rate is not None and self.kind != "context_switch":
             raise KeyProblem("rate", "only preemption by context_switch saves state; leave it out")
         if self.rate == 0:
@@ -214,7 +215,7 @@ class DeviceType:
 
     name: str = field(metadata=NO_KEY)
     kind: Name = field(default="gpu", metadata=OPTIONAL)
-    """Kind of the device if it is not a GPU, such as npu; required in `accelerators`."""
+    """Kind of the device, such as npu; gpu if it is not given. Required for devices in `accelerators`."""
     speed: Positive = 1.0
     """Speed relative to the GPU for which gpu_time is given; for a CPU: relative to the core of cpu_time."""
     memory: Bytes | None = None
@@ -231,8 +232,7 @@ class DeviceType:
     """Number of streaming multiprocessors, for work given as kernels. Default: the number of the known device with the
     name of this type."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
-    """Price of each device (for a CPU: of each core), as 2.5/h or with up and asleep. Default: the price in
-    cluster.prices, else nothing."""
+    """Price per device (CPU: per core): 2.5/h, or keys up and asleep. Default: as in cluster.prices, else nothing."""
     peak: object | None = None
     """Peak rates of each device (for a CPU: of a core), for work and profiles: figures, or the name of a known device
     such as h100. Default: looked up by the name of the type."""

@@ -25,18 +25,18 @@ def link_names(cluster: Cluster) -> list[str]:
 
 
 def link_rates(cluster: Cluster) -> list[float]:
-    """Return the rates of `link_names` (of a link of a node: in its slower direction)."""
+    """Return the bytes/s of all links: nodes' (slower direction), then racks' uplinks."""
     own = [min(node.spec.network.upload, node.spec.network.download) for node in cluster.nodes]
     return own + list(cluster.fabric.uplinks.values())
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of communication of a step, among groups of `group` consecutive nodes.
+    """One communication phase of a training step, among the nodes of a job.
 
-    ring: each node sends to the next node of its group, so the data cross a rack's uplink once.  all_to_all: each node
-    sends to all other nodes of its group.  chain: node i and node i + group send to each other; with `loop`, also the
-    last and the first of these nodes.
+    ring: in each group of `group` consecutive nodes, each node sends to the next one, so the data cross a rack's uplink
+    once.  all_to_all: each node sends to all other nodes of such a group.  chain: node i and node i + `group` send to
+    each other; with `loop`, also the last `group` nodes and the first ones.
     """
 
     shape: Literal["ring", "all_to_all", "chain"]
@@ -51,16 +51,16 @@ class Phase:
     inside: float = 0.0
 
     def over(self, card: float, cards: int) -> float:
-        """Return the phase's seconds, latencies excluded; `card`: bytes/s of one card."""
+        """Return the phase's seconds without latencies; `card`: bytes/s of a network card."""
         return max(self.inside, self.bytes / (card * min(self.cards, cards)))
 
 
 @dataclass(frozen=True)
 class Load:
-    """The use of one link by a phase.
+    """The use of one link by one communication phase of a training step.
 
-    `seconds`: duration of the transfer; `busy`: seconds of the same bytes at the link's full rate; `alone`: True if no
-    other job can delay the phase on the link.
+    `seconds`: duration of the transfer; `busy`: duration if it used the link's full rate; `alone`: True if no other job
+    can delay the phase on the link.
     """
 
     link: int
@@ -75,7 +75,7 @@ Use = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class StepPipeline:
-    """Passage of a step's micro-batches through the stages of its pipeline."""
+    """Pipeline of a training step: how its micro-batches pass through the stages."""
 
     schedule: Literal["gpipe", "1f1b", "interleaved"]
     stages: int
@@ -100,7 +100,7 @@ class TrafficProfile:
     across: float  # the part of `bytes` that crosses racks
 
     def step(self, slow: dict[int, float] | None = None) -> tuple[float, float, dict[int, list[Use]]]:
-        """Return seconds of communication and bubble, and the uses of shared links.
+        """Return seconds of communication and pipeline bubble, and uses of shared links.
 
         slow: slowdown factor by link number, for links that are slower than nominal.
         """
@@ -175,7 +175,7 @@ class Exchange:
         return [numbers.get(node.spec.rack) for node in self.cluster.nodes]  # type: ignore[arg-type]
 
     def rate(self, devices: Sequence[Device]) -> float:
-        """Return the rate (1: nominal) on these devices if their links are not shared."""
+        """Return the training speed on these devices without link sharing (1: nominal)."""
         seconds = self.profile_of(devices).seconds
         if abs(seconds - self.nominal) <= ROUNDING * self.nominal:
             return 1.0
@@ -191,7 +191,7 @@ class Exchange:
         return self.on(tuple(nodes))
 
     def on(self, nodes: tuple[int, ...]) -> TrafficProfile:
-        """Return the traffic of a step on these nodes, in the order of the ranks."""
+        """Return the traffic of a training step on these nodes, in the order of the ranks."""
         if (profile := self._profiles.get(nodes)) is None:
             if len(self._profiles) > KNOWN:
                 self._profiles.clear()
@@ -217,7 +217,7 @@ class Exchange:
         return TrafficProfile(self.compute, self.filling, tuple(phases), bytes=sent, across=across)
 
     def _crossing(self, phase: Phase, nodes: tuple[int, ...]) -> dict[int, tuple[float, float]]:
-        """Return {uplink: (bytes that determine the phase's duration, all bytes moved)}."""
+        """Return by rack uplink the bytes that set a phase's duration, and all bytes sent."""
         uplinks = [self._uplink[node] for node in nodes]
         if len(set(uplinks)) == 1:
             return {}

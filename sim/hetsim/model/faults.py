@@ -70,7 +70,7 @@ class Maintenance:
     length: Seconds = field(default=0.0, metadata={"alias": "for", **REQUIRED})
     """Time for which the devices are down."""
     announced: Seconds = field(default=0.0, metadata={"optional": True})
-    """Time at which policies are notified. Default: the start of the maintenance."""
+    """Time of the run at which policies are notified. Default in scenarios: the start of the maintenance."""
     drain: bool = True
     """True if the devices accept no new launches from the announcement on."""
 

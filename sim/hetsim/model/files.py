@@ -55,7 +55,7 @@ def recorded_inputs() -> Iterator[InputFiles]:
 
 
 def record_input(path: Path, key: str | None = None, text: Any = None) -> Path:
-    """Record a file or folder as an input; `key`, `text`: key and value that name it."""
+    """Record an input file or folder; `key`, `text`: scenario key and value naming it."""
     for one in _recording.get():
         one.paths[path] = None
         if key is not None:
@@ -64,7 +64,7 @@ def record_input(path: Path, key: str | None = None, text: Any = None) -> Path:
 
 
 def open_input(path: Path) -> io.BufferedReader:
-    """Open a file and record it as an input; give libraries this stream, not the path."""
+    """Open an input file and record it; libraries must read this stream, not the path."""
     for one in _recording.get():
         one.opened[path] = None
     return path.open("rb")
@@ -86,7 +86,7 @@ def package_table(module: str, name: str) -> dict[str, Any]:
 
 
 def watch_opens(reason: str = "code") -> None:
-    """Record all files that this process opens to read from now on, except code."""
+    """Record each non-code file read until `reason` is removed from `watching`."""
     _add_hook()
     watching.add(reason)
 
@@ -270,7 +270,7 @@ def _limited(path: Path) -> IO[bytes]:
 
 
 def limit_of(size: int) -> int:
-    """Return the maximum decompressed bytes allowed for a file of `size` bytes."""
+    """Return the maximum decompressed bytes allowed for `size` compressed bytes."""
     return max(ALWAYS, MAX_RATIO * size)
 
 

@@ -1,16 +1,15 @@
 """Several tasks launched as one kernel: what it reads, writes and computes.
 
-The tasks run in their order.  An item is *inside* if no task outside the launch reads or writes it, a task of the
-launch writes it before any task reads it, and the last access is a read: such an item is never written to memory, and
-needs neither memory nor a link.  Inputs are items that a task reads before any task of the launch has written them;
-outputs are the other items written.
+The tasks run in their order.  An item is *inside* if only tasks of the launch use it, its first access is a write, and
+its last access is a read: such an item is never written to memory, and needs neither memory nor a link.  Inputs are
+items that a task reads before any task of the launch has written them; outputs are the other items written.
 
 Compute time for tasks of known work (`hetsim.model.tasks.KernelWork`): the largest launch overhead, plus the larger of
 total operation time and total memory traffic time.  Traffic is saved for every read of an item that an earlier task of
-the launch has written or read, and for every write of an item that is inside or written again (at most all traffic of a
-task).  A task of unknown work adds its own time to both totals, so it overlaps with no other task, and only the seconds
-per launch of its mode (`fixed`) are saved.  So a fused launch never computes for longer than its tasks one after the
-other.
+the launch has written or read, and for every write of an item that is inside or is written again later; a task saves at
+most all its traffic.  A task of unknown work adds its own time to both totals, so it overlaps with no other task, and
+only the seconds per launch of its mode (`fixed`) are saved.  So a fused launch never computes for longer than its tasks
+one after the other.
 """
 
 import math
@@ -134,7 +133,7 @@ def fused_seconds(
     tasks: Tasks, fusion: Fusion, positions: Sequence[int], modes: Sequence[Mode], own: Sequence[float],
     left: Sequence[float],
 ) -> float:  # fmt: skip
-    """Return the compute seconds of tasks fused to one kernel (rule: see the module)."""
+    """Return a fused kernel's compute seconds; `left`: fraction of `own` times left."""
     fixed = overhead = operations = traffic = 0.0
     work = tasks.work
     for row, saved, position, mode, seconds, part in zip(

@@ -85,7 +85,7 @@ class Mode:
         )  # fmt: skip
 
     def base(self, count: int) -> float:
-        """Return the seconds of a launch of `count` tasks without the tasks' own times."""
+        """Return the seconds that a launch of `count` tasks adds to the tasks' own times."""
         return self.fixed if self.table is None else self.table.seconds_for(count)
 
     def computing(self, size: int, own: Times, left: float = 1.0) -> Times:
@@ -100,7 +100,8 @@ class Mode:
     def stages(self, size: int, own: float, left: float = 1.0) -> BatchTimes:
         """Return the seconds of upload, compute and download of a launch of `size` tasks.
 
-        Transfers of bytes are left out. own: sum of the tasks' remaining times; left: largest remaining fraction.
+        Upload and download include only the stated stage times, not the transfer of the tasks' bytes.  own: sum of the
+        tasks' remaining compute seconds; left: largest remaining fraction of a task (1: nothing is done yet).
         """
         if self.on_cpu:
             return BatchTimes(0.0, self.computing(size, own, left), 0.0)
@@ -109,12 +110,12 @@ class Mode:
 
     @property
     def min_base(self) -> float:
-        """Minimum over all batch sizes of the compute seconds without tasks' own times."""
+        """Minimum, over batch sizes, of the seconds that a launch adds to tasks' times."""
         return self.single if self.table is None else self.table.min_seconds(self.batch_limit)
 
     @property
     def min_share(self) -> float:
-        """Minimum over all batch sizes n of a batch's fixed seconds divided by n."""
+        """Minimum fixed compute seconds per task of a batch, over all batch sizes."""
         if self.table is None:
             return self.base(self.batch_limit) / max(1, self.batch_limit)
         return self.table.min_per_item(self.batch_limit)

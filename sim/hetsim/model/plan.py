@@ -19,9 +19,9 @@ PLANNED_MAKESPAN = "planned_makespan"
 class Placement:
     """A mode and the devices on which it runs.
 
-    A CPU launch has one device for each of its nodes, its CPU.  `parts` are the thousandths of cores that the launch
-    occupies on each of several nodes; by default equal parts.  `cores` names the cores of a launch on one node, if a
-    plan requires particular cores.
+    For a launch on CPUs, `devices` has one entry for each node: the CPU of that node.  If it runs on several nodes,
+    `parts` has the thousandths of cores that it occupies on each of them; by default the parts are equal.  `cores`
+    names the cores of a launch on one node, if a plan requires particular cores.
     """
 
     __slots__ = ("mode", "devices", "cores", "parts")
@@ -70,7 +70,7 @@ class Placement:
 
 
 def host_part(mode: Mode, count: int) -> tuple[int, int]:
-    """Return cores (thousandths) and memory on a node with `count` of the mode's GPUs."""
+    """Return the millicores and bytes that `count` GPUs of a mode need on their node."""
     if count >= mode.gpus:  # all accelerators of the launch, or a CPU mode
         return mode.millicores, mode.memory
     return math.ceil(mode.millicores * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)
@@ -139,9 +139,9 @@ class Plan:
 
     A plan fixes no times: a task starts when it is first in all its devices' queues, the devices are free and its
     predecessors have completed.  `bound` is a certified lower bound on the makespan, and `makespan` the planned
-    makespan, if known; `notes` are further figures of the planner (`ratio_certified`, gap, time).  `copies` are
-    prefetches and drops, in their order. `frequencies` of devices by name (`n0/g1`; `n0/cpu` for all cores of a node)
-    are set before any start.
+    makespan, if known; `notes` are further figures of the planner (such as `ratio_certified`, its optimality gap or its
+    time).  `copies` are prefetches and drops, in their order. `frequencies` of devices by name (`n0/g1`; `n0/cpu` for
+    all cores of a node) are set before any start.
     """
 
     steps: list[Step]
@@ -159,7 +159,7 @@ class Plan:
         return {PLANNED_MAKESPAN: self.makespan, "lower_bound": self.bound}
 
     def queues(self) -> dict[str, list[int]]:
-        """Return the step numbers of each device, in the order of the plan."""
+        """Return the indices in `steps` of each device's steps, in the order of the plan."""
         queues: dict[str, list[int]] = {}
         for number, step in enumerate(self.steps):
             for device in step.devices:
@@ -167,7 +167,7 @@ class Plan:
         return queues
 
     def launches(self) -> list[list[int]]:
-        """Return the step numbers of each launch; most launches have one step."""
+        """Return the indices in `steps` by launch: one step, or several that are fused."""
         groups: list[list[int]] = []
         fused: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
@@ -182,7 +182,7 @@ class Plan:
 
     @property
     def fused(self) -> list[list[int]]:
-        """Step numbers of launches with several tasks."""
+        """Indices in `steps`, a list for each launch of several tasks (a fused launch)."""
         return [numbers for numbers in self.launches() if len(numbers) > 1]
 
     def problems(self, tasks: Tasks, cluster: Cluster) -> list[str]:

@@ -18,7 +18,7 @@ APART = 2**32 - 1  # first key of branches other than the main one; no replicati
 
 
 def root(seed: int, loads: str = JUDGED) -> tuple[int, tuple[int, ...]]:
-    """Return entropy and first keys of random streams, by seed and use (`loads`)."""
+    """Return the entropy and first spawn keys of a seed's streams for purpose `loads`."""
     if loads != JUDGED:
         return (FIRST[loads] + seed, ()) if seed < SPAN else (seed, (APART, _key(loads)))
     taken = any(first <= seed < first + SPAN for first in FIRST.values())

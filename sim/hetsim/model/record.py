@@ -43,10 +43,10 @@ class DecisionTime:
     max_starts: Count | None = None
     """Maximum number of starts in a cycle; the next cycle continues with the remaining tasks."""
     overlap: bool = False
-    """True if a cycle may begin before the starts of the last one take effect, as with asynchronous binding."""
+    """True if a cycle may begin before the starts of the previous cycle take effect, as with asynchronous binding."""
 
     def check(self) -> None:
-        """Raise ValueError or KeyProblem if these keys have no effect."""
+        """Raise ValueError if no time is given, KeyProblem if `overlap` has no effect."""
         if self == DecisionTime():
             raise ValueError("must give at least one time: cycle, per_cycle, per_waiting or per_start")
         if self.overlap and not self.per_start:
@@ -54,7 +54,7 @@ class DecisionTime:
 
     @property
     def shortest_cycle(self) -> float:
-        """Minimum number of seconds between two cycles."""
+        """Minimum number of seconds from one decision cycle to the next."""
         return max(self.cycle, self.per_cycle)
 
 
@@ -257,7 +257,7 @@ class DeviceStates:
         self.of = list(self._power)
 
     def change(self, index: int, what: str) -> list[int]:
-        """Apply a log entry; return the devices whose state changes."""
+        """Apply a device event (`what`: "down", ...); return devices whose state changes."""
         device = self._cluster.devices[index]
         touched = [index]
         if what in _POWER:

@@ -34,14 +34,14 @@ class ResultCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleBounds:
-    """Minimum and maximum number of replicas of each role that scales."""
+    """Bounds of the number of replicas, for each role (prefill, decode) that scales."""
 
     min_replicas: Whole = field(default=1, metadata={"alias": "min"})
     """Minimum number of replicas."""
     max_replicas: Count = field(metadata={"alias": "max"})
     """Maximum number of replicas."""
     every: Seconds = field(default=math.inf, metadata={"optional": True})
-    """Time between two queries of the policy; if left out, one at each arrival and end of a request."""
+    """Time between two calls of the scaling policy. Default: a call at each arrival and each end of a request."""
     roles: tuple[Literal["prefill", "decode"], ...] = ("prefill", "decode")
     """Roles of a disaggregated service that scale; the other roles keep their number of replicas."""
 
@@ -66,21 +66,20 @@ class ReplicaStart:
     fixed: Seconds = 0.0
     """Time before the weights begin to load: start of container, process and engine."""
     warm: Seconds | None = None
-    """Value of `fixed` on a node where the service already had a replica. Default: `fixed`."""
+    """Time before the weights load on a node where the service already had a replica. Default: `fixed`."""
     sources: tuple[str, ...] = field(default=("host",), metadata={"alias": "from"})
     """Where weights come from, by preference: gpu (of another replica on the node, over nvlink), host, disk, or the
     name of a store. Default: host."""
     share: bool = False
-    """True if a replica joins a load of its model that is in progress on the same node."""
+    """True if a starting replica shares a transfer of the same weights that is in progress on its node."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplicaKind:
     """Replicas on one device type: step times, KV blocks, weights, initial numbers.
 
-    `prefillers`: number of replicas that only prefill; `replicas`: number of all other replicas.  In services that form
-    batches, which have no steps, `mode` is what a replica occupies: devices of one node, and cores and memory of the
-    host.
+    `prefillers`: number of replicas that only prefill; `replicas`: number of all other replicas.  `mode`: in services
+    that form batches instead of steps, what a replica occupies: devices of one node, and cores and memory of the host.
     """
 
     step: StepTimes
@@ -139,8 +138,8 @@ class LanguageService:
     """A language model with continuous batching: the batch changes between steps.
 
     `rows` are its rows of `Tasks`; the columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) have the lengths
-    of its requests.  Each mode of its shape is one replica on devices of one type and node; `kinds` describes the
-    replicas, in the order of the modes.  `token_bytes` is the size of the keys and values of one token.
+    of its requests.  Each mode of `shape` is a replica on devices of one type and node; `kinds` describes the replicas
+    in the order of the modes.  `token_bytes`: size of the keys and values of one token.
     """
 
     name: str

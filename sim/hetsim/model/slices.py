@@ -19,7 +19,7 @@ class Slice(NamedTuple):
     position: int = 0  # the profile's first memory slice
 
     def bytes_of(self, memory: int | None) -> int:
-        """Return the slice's bytes on a GPU with this memory (None: unlimited)."""
+        """Return the slice's bytes on a GPU of `memory` bytes (None: no limit, 2**62)."""
         return self.memory or round((1 << 62 if memory is None else memory) * self.share)
 
 

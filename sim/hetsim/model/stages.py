@@ -18,7 +18,7 @@ from hetsim.model.tasks import Tasks
 
 @dataclass(frozen=True)
 class Way:
-    """The path to an accelerator: latency and seconds per byte, up and down."""
+    """Path to an accelerator: latency (s), and seconds per byte up (to it) and down."""
 
     latency: float = 0.0
     up: float = 0.0
@@ -63,7 +63,7 @@ def private_bytes(tasks: Tasks) -> Private:
 
 
 def final_bytes(tasks: Tasks) -> np.ndarray:
-    """Return the bytes of items that a task writes and no other task reads or writes."""
+    """Return each task's bytes of written items that no other task reads or writes."""
     sizes = np.zeros(len(tasks))
     users: dict[int, dict[int, None]] = {}
     for rows in (tasks.reads, tasks.writes):
@@ -76,7 +76,7 @@ def final_bytes(tasks: Tasks) -> np.ndarray:
 
 
 def stage_seconds(mode: Mode, way: Way, private: Private, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return upload and download seconds of one-task launches on a path; 0 on CPUs."""
+    """Return each task's upload and download seconds if launched alone; 0 on CPUs."""
     if mode.on_cpu:
         return np.zeros(len(rows)), np.zeros(len(rows))
     sizes = private.up[rows] / mode.gpus, private.down[rows] / mode.gpus

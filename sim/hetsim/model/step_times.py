@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class LinearSteps:
     """Seconds of a step of one replica: linear in tokens, or with measured parts.
 
-    `decode`: times of a step that decodes this number of sequences and does nothing else; `prefill`: times of a step
-    that only prefills this number of prompt tokens.  They replace `per_sequence` and `per_prompt_token`.  A step that
-    does both takes the sum of both times, with `fixed` counted once.
+    `decode`: times of steps that only decode, by number of sequences; `prefill`: times of steps that only prefill, by
+    number of prompt tokens.  They replace `per_sequence` and `per_prompt_token`.  A step that does both takes the sum
+    of both times, with `fixed` counted once.
     """
 
     fixed: Seconds = 0.0
@@ -57,7 +57,7 @@ class LinearSteps:
         return self.prefill.seconds_for(prompt_tokens) - self.fixed if prompt_tokens else 0.0
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """Return the seconds of a step; `context`: tokens of all decoding sequences."""
+        """Return a step's seconds; context: tokens of all `sequences`; attended: not used."""
         decoding = self.decodes(sequences) + self.per_context_token * context
         return self.fixed + self.reads(prompt_tokens) + decoding
 
@@ -132,9 +132,9 @@ class RooflineSteps:
 
     In each step the weights are read once, and each token is multiplied with the weights: the longer of these two times
     counts.  Attention is bounded by memory while decoding (`per_context_token`) and by arithmetic while prefilling
-    (`per_pair`: a prompt token with one token before it, or itself).  With several devices every step adds up partial
-    results over their links.  No step is shorter than `host`, the time in which the host can issue its kernels; `fixed`
-    comes before each step, and nothing computes during it.
+    (`per_pair`: seconds for each pair of a prompt token and an earlier token or itself).  With several devices every
+    step adds up partial results over their links.  No step is shorter than `host`, the time in which the host can issue
+    its kernels; `fixed` is added to each step, and the devices are idle during it.
     """
 
     fixed: float = 0.0
@@ -175,7 +175,7 @@ class RooflineSteps:
         return self.fixed + max(self.host, linear + self.per_context_token * context + self.per_pair * attended)
 
     def _short(self, sequences: int, context: int) -> float:
-        """Return how many next steps are limited by the host, which issues their kernels."""
+        """Return for how many next steps the host's time to issue kernels is the limit."""
         slope = self.per_context_token * sequences
         lacking = self.host - self._decode(sequences) - self.per_context_token * context
         if lacking <= 0:
@@ -296,7 +296,7 @@ class KernelSteps:
     def _walk(self, each: float, attention: tuple[float, ...], mean: float, steps: int, limit: float) -> (
         tuple[int, float]
     ):  # fmt: skip
-        """Return how many of `steps` steps fit into `limit` seconds, and their seconds."""
+        """Return (steps, seconds) that fit into `limit` s; `mean`: mean context at first."""
         done, seconds, contexts = 0, 0.0, self.contexts
         place = _segment(contexts, mean)
         while done < steps:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from hetsim.model.mode import Mode, Shape
 from hetsim.model.tasks import Tasks
@@ -51,7 +51,7 @@ class Task:
 
     @staticmethod
     def fill_copies(tasks: "list[Task]", copies: "list[Task]", all_of: Callable[[list[Any]], list[Any]]) -> None:
-        """Fill empty copies: the tasks of a fork."""
+        """Copy the fields of `tasks` to the empty `copies`; `all_of` copies a list."""
         launches, memos = all_of([task._launch for task in tasks]), all_of([task.memo for task in tasks])
         histories = all_of([task._history for task in tasks])
         for old, new, launch, memo, history in zip(tasks, copies, launches, memos, histories, strict=True):
@@ -150,7 +150,7 @@ class Task:
         column = self._table.writes
         return () if column is None else column[self.index]
 
-    def estimate_at(self, position: int) -> float:
+    def estimate_at(self, position: SupportsIndex) -> float:
         """Return the estimated seconds of the whole task in the mode at this position."""
         return self.estimates[position] + self.shape.modes[position].single
 

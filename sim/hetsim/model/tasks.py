@@ -51,7 +51,7 @@ class KernelWork:
     bytes: np.ndarray
 
     def alone(self, row: int, position: int) -> float:
-        """Return the seconds of a task by itself; NaN if its work is unknown."""
+        """Return the seconds of task `row` alone in mode `position`; NaN: work unknown."""
         return float(self.overhead[row, position]) + float(
             max(self.operations[row, position], self.traffic[row, position])
         )
@@ -151,7 +151,7 @@ class Tasks:
         return len(self) if self.staged is None else self.staged.count
 
     def computing(self, times: np.ndarray) -> np.ndarray:
-        """Return compute seconds of single tasks by mode; inf for modes that a task lacks."""
+        """Return compute seconds by task and mode: `times` + fixed seconds; inf: no mode."""
         single = np.full((len(self.shapes), times.shape[1]), math.inf)
         for row, shape in zip(single, self.shapes, strict=True):
             row[: len(shape.modes)] = [mode.single for mode in shape.modes[: len(row)]]

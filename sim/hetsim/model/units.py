@@ -232,7 +232,7 @@ _WRITTEN = re.compile(rf"\s*({SIGNED})\s*(.*?)\s*$")
 def quantity(value: Any) -> tuple[float, int, str] | None:
     """Return (value in base units, number of its dimension, unit as written), or None.
 
-    Dimension -1: a number without a unit.
+    Dimension -1: a number without a unit.  None: not a number, or an unknown unit.
     """
     if isinstance(value, bool):
         return None

@@ -30,7 +30,7 @@ def write_report(outcome: "Result | Replications | Comparison | Sweep", path: st
 
 
 def report(outcome: "Result | Replications | Comparison | Sweep", folder: str = "") -> str:
-    """Return the page as text."""
+    """Return the page as text; `folder`: the results' directory, for commands on it."""
     from hetsim.page import elements, of_comparison, of_run, of_sweep
     from hetsim.results.many_runs.compare import Comparison
     from hetsim.results.many_runs.sweep import Sweep

@@ -118,7 +118,7 @@ def _off(run: Result) -> list[tuple[int, float, float]]:
 
 
 def _tick(times: list[np.ndarray], end: float) -> float:
-    """Return a time unit in which all times are whole, or a small fraction of the run."""
+    """Return 1 s or 1 ms if all times are multiples of it, else a tiny part of `end`."""
     every = np.concatenate(times)
     every = every[np.isfinite(every)]
     for tick in (1.0, 1e-3):

@@ -42,7 +42,7 @@ def command(first: Result, folder: str, verb: str, replications: int | None = No
 
 
 def commands(text: str, runs: Iterable[Result] = ()) -> str:
-    """Return HTML with the commands that repeat the runs, versions and schedulers."""
+    """Return HTML: the commands `text`, and versions with which they repeat the runs."""
     used = dict.fromkeys(f"{name} {version}" for name, version in versions().items())
     used |= {f"{name} (SHA-256 {digest[:12]})": None for run in runs for name, digest in run.inputs.items()
              if name.startswith("external ")}  # fmt: skip
@@ -68,9 +68,9 @@ def policy_text(label: str, value: Any = None) -> str:
 def better_sentence(finding: Finding, base: float) -> str:
     """Return a finding as a sentence: A is better than B in a metric by 36 ± 5 %.
 
-    If the metric has no better direction, the sentence says higher or lower.  If the difference is not significant or
-    has no percentage, the finding's own sentence is returned.
-    base: the mean of the other policy.
+    If neither high nor low values of the metric are better, the sentence says higher or lower.  If the difference is
+    not significant or has no percentage, the finding's own sentence is returned.
+    base: mean of the other policy, to which percentages refer.
     """
     if finding.shown != "different" or not (base != 0 and math.isfinite(base)):
         return finding.sentence
@@ -105,7 +105,7 @@ def difference_rows(metric: str, rows: pd.DataFrame) -> list[list[str | Cell]]:
 
 
 def regret_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) -> str:
-    """Return a picture of each policy's regret in the first metric that has one."""
+    """Picture of policies' distances from the best one, in the first suitable metric."""
     from hetsim import plots  # large: not before the folder has been read
 
     for name in metrics:
@@ -117,7 +117,7 @@ def regret_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) ->
 
 
 def front_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) -> str:
-    """Return the Pareto front of two metrics that measure different quantities."""
+    """Draw the Pareto front of two `metrics` of different quantities; "" if none."""
     from hetsim import plots  # large: not before the folder has been read
 
     for one, other in combinations(metrics, 2):

@@ -56,7 +56,7 @@ def write_page(path: Path, text: str) -> None:
 
 
 def page(title: str, lines: Iterable[str], sections: Sequence[Section], columns: bytes = b"") -> str:
-    """Return the whole page; `columns`: the packed runs that `explorer()` shows."""
+    """Return the HTML page; columns: compressed task data for the explorer element."""
     from hetsim import __version__
 
     kept = [section for section in sections if section.body]

@@ -34,7 +34,7 @@ _CHARACTERS: dict[str, str | int | None] = {
 
 
 def escape(text: str) -> str:
-    """Return a text as LaTeX prints it; non-Latin letters become code points."""
+    """Escape a text for LaTeX; characters it cannot print become codes such as U+4E2D."""
     text = re.sub(r"(?<![\w-])-(?=\d| )", "−", visible_lines(text).replace("\n", " "))
     printed = [one in _CHARACTERS or (one < "ſ" and one not in UNKNOWN) for one in text]
     latin = "".join(one if has else f"U+{ord(one):04X}" for one, has in zip(text, printed, strict=True))
@@ -42,7 +42,7 @@ def escape(text: str) -> str:
 
 
 class Latex:
-    """Writer of LaTeX floats into a folder; `subject`: caption of tables without one."""
+    """Writer of LaTeX floats into a folder; `subject`: default caption of tables."""
 
     def __init__(self, folder: Path, style: str, subject: str):
         self.folder, self.widths, self.subject = folder, STYLES[style], subject

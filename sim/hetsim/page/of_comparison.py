@@ -194,7 +194,7 @@ def compared_pictures(found: Comparison, to: Markup) -> str:
 
 
 def _walked(found: Comparison) -> tuple[str, bytes]:
-    """Return HTML that shows the tasks of the best policies, and its compressed data."""
+    """Return HTML to explore the tasks of up to `MAX_RUNS` policies, and its data."""
     order = list(map(str, found.runs))
     if DEFAULT_METRIC in found.metrics and len(order) > MAX_RUNS:
         means = dict(zip(found.table.index, found.table[DEFAULT_METRIC, "mean"].astype(float), strict=True))
@@ -208,7 +208,7 @@ def _walked(found: Comparison) -> tuple[str, bytes]:
 
 
 def differences(found: Comparison, to: Markup) -> str:
-    """Return a table of paired differences; if too many, only those to the best."""
+    """Return a table of paired differences (if many, only those to the best policy)."""
     rows: list[list[str | Cell]] = []
     note = common.HOLM_OF_METRIC
     for metric, mine in found.pairs.groupby("metric", sort=False):

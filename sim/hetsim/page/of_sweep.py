@@ -216,7 +216,7 @@ def _again(found: Sweep, folder: str) -> str:
 
 
 def again(found: Sweep, folder: str) -> tuple[str, str, str]:
-    """Return the command that repeats the sweep, its table of points, and a note."""
+    """Return the command that repeats a sweep, its points as CSV, and a note on them."""
     points, policies = _by_point(found)
     crossed = all(mine == policies[0] for mine in policies)
     options, table, more = [], "", ""
@@ -254,7 +254,7 @@ def _by_point(found: Sweep) -> tuple[list[int], list[list[str]]]:
 
 
 def _grid(found: Sweep) -> list[str] | None:
-    """Return the value of each --over if the points are all combinations, else None."""
+    """Return the arguments of --over (keys to sweep) if points form a grid, else None."""
     columns = {key: found.points[key].tolist() for key in found.keys}
     axes = {key: list({_text(value): value for value in values}.values()) for key, values in columns.items()}
     if [list(row) for row in zip(*columns.values(), strict=True)] != [list(row) for row in product(*axes.values())]:

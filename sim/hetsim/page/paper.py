@@ -107,7 +107,7 @@ def _subject(outcome: Outcome) -> str:
 
 
 def _draw(outcome: Outcome, folder: str, floats: Latex) -> tuple[str, str, list[str]]:
-    """Write tables and pictures; return command to rerun, points of a sweep, remarks."""
+    """Write tables and pictures to `floats`; return rerun command, points, remarks."""
     if isinstance(outcome, Comparison):
         of_comparison.compared(outcome, floats)
         floats.picture(lambda: plots.comparison(outcome), "metrics by policy")
@@ -136,7 +136,7 @@ def _runs(outcome: Outcome) -> list[Result]:
 
 
 def _scenarios(outcome: Outcome, source: Path, runs: list[Result]) -> list[Any]:
-    """Return scenarios that name all policies and readers used, for the references."""
+    """Return the scenarios of the results, from which the works to cite are found."""
     scenarios: list[Any] = [parse_yaml(run.name, run.scenario) for run in runs if run.scenario is not None]
     if isinstance(outcome, Sweep):
         texts = [written(str(label)) for label in outcome.table["policy"].unique()]
@@ -148,7 +148,7 @@ def _scenarios(outcome: Outcome, source: Path, runs: list[Result]) -> list[Any]:
 
 
 def used_in(scenario: Any, key: str = "", in_policy: bool = False) -> Iterator[str]:
-    """Yield the policies, arrivals, readers and models that a scenario names."""
+    """Yield policies, arrivals, readers, models named in `scenario`, value of `key`."""
     if isinstance(scenario, Mapping):
         for inner, value in scenario.items():
             yield from [f"model {inner}"] if inner in MODELS and not isinstance(value, bool) else []

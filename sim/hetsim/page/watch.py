@@ -98,7 +98,7 @@ def _words(folder: Path, text: str) -> str:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Server of the page of a directory on the loopback interface."""
+    """HTTP server on the loopback interface for the HTML page of a results directory."""
 
     daemon_threads = True
 

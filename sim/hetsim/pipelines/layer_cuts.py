@@ -58,12 +58,13 @@ def chain(layers: Sequence[Layer]) -> Cuts:
 
 
 class StageMemory:
-    """Bytes that a stage needs on each device; indices [i, j] as in `Cuts.sums`.
+    """Bytes that a stage needs on each device, for all stages [i, j].
 
-    The value is infinite if no stage [i, j] exists.  Inference stores the weights of the stage's layers and the
-    activations of the largest layer.  Training has 1 + ceil(devices of later stages / replicas) micro-batches in
-    flight, as in PipeDream.  For each of these micro-batches it stores all activations and the weights with which the
-    micro-batch began; in addition it stores one set of gradients.  Additional optimizer state is not part of a profile.
+    Stage [i, j] has the layers after cut i - 1 up to cut j; the value is infinite if there is no such stage.  Inference
+    stores the weights of the stage's layers and the activations of the largest layer.  Training has 1 + ceil(devices of
+    later stages / replicas) micro-batches in flight, as in PipeDream.  For each of these micro-batches it stores all
+    activations and the weights with which the micro-batch began; in addition it stores one set of gradients.
+    Additional optimizer state is not part of a profile.
     Reference: Harlap et al., PipeDream: Fast and Efficient Pipeline Parallel DNN Training (2018), section 3.3.
     """
 
@@ -88,14 +89,14 @@ class StageMemory:
         return largest
 
     def needed(self, replicas: int, behind: int) -> np.ndarray:
-        """Return the bytes on each replica of a stage that `behind` devices follow."""
+        """Return the bytes per replica of a stage followed by stages on `behind` devices."""
         if self.inference:
             return self.weights + self.activations
         flying = 1 + math.ceil(behind / replicas)
         return (flying + 1) * self.weights + flying * self.activations
 
     def min_bytes(self, devices: int, all_used: bool, replication: bool) -> float:
-        """Return the minimum memory per device for a pipeline on all (or fewer) devices."""
+        """Return the minimum bytes per device of any pipeline; `all_used`: on all devices."""
         return min(self._min_bytes(number, replication) for number in range(devices if all_used else 1, devices + 1))
 
     def _min_bytes(self, devices: int, replication: bool) -> float:

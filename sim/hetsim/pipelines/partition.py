@@ -46,7 +46,7 @@ class PipelinePartition:
 
 @dataclass(frozen=True)
 class NetworkLevel:
-    """A level of equal parts (devices or groups) joined by links of `rate` bytes/s."""
+    """A level of a network hierarchy: `count` equal parts on links of `rate` bytes/s."""
 
     count: int
     rate: float
@@ -54,7 +54,7 @@ class NetworkLevel:
 
 @dataclass(frozen=True)
 class EqualDevices:
-    """Equal devices; `link` to others and `inside` among themselves are in bytes/s."""
+    """Equal devices; bytes/s to other devices (`link`) and to each other (`inside`)."""
 
     name: str
     count: int = 1
@@ -124,7 +124,7 @@ def pipeline_partition(
             needed = StageMemory(cuts, inference=False).min_bytes(total, True, replication)
             several = "" if len(levels) == 1 else " (and more in nested levels)"
             raise NothingMeets(_too_little(needed, f"each has {_size(memory)}{several}"))
-        raise UsageError(f"{len(cuts.sets)} cuts are too few for {parts} stages without replication; use fewer devices")
+        raise UsageError(f"{len(cuts.sets)} cuts are too few for {parts} devices with a stage each; use fewer devices")
     return PipelinePartition(tuple(_stages(solved, len(solved) - 1, 0, j=len(cuts.sets) - 1, replicas=1)), seconds)
 
 
@@ -145,13 +145,13 @@ class _Room:
     devices: int
 
     def allows(self, replicas: int, used: int) -> np.ndarray:
-        """Return which stages fit in memory; used: devices of these and earlier stages."""
+        """Return which stages fit in memory; used: devices of a stage and all before it."""
         return self.stages.needed(replicas, self.devices - used) <= self.memory
 
 
 @dataclass(frozen=True)
 class _Solved:
-    """By number of parts, for layers [i, j]: best time, last cut or -1, last parts."""
+    """Best splits of layers [i, j], by parts used: time, last cut or -1, last parts."""
 
     best: list[np.ndarray]
     cut: list[np.ndarray]
@@ -162,10 +162,11 @@ def _level(
     cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: NetworkLevel, within: int, last: bool, activations: bool,
     replication: bool, room: _Room | None = None,
 ) -> _Solved:  # fmt: skip
-    """Minimize the slowest stage's time for layers [i, j], for each number of parts.
+    """Find the fastest pipelines for all ranges of layers and all numbers of parts.
 
-    times, weights: seconds and weights of stage [i, j] on one part.  within: number of devices or groups in a part,
-    which share the gradient reduction.  last: True for the outermost level: it begins with the first layer.
+    A part is one device, or a group of the inner level; the slowest stage's time is minimized.  times, weights: seconds
+    and weights of layers [i, j] as a stage on one part.  within: number of devices or groups in a part, which share the
+    gradient reduction.  last: True for the outermost level: it begins with the first layer.
     """
     n = len(cuts.sets)
     measured = np.isfinite(times)
@@ -229,9 +230,9 @@ def unlike_partition(
     pass alone.  The latency of an item is the sum of its stages and transfers, at most `deadline`.  Devices may remain
     unused.  A transfer uses the path between two groups (`ways`; default: the slower of their links), in parallel over
     the smaller of the two numbers of replicas.  A stage that needs more than the memory of its devices is not a
-    candidate.  The result is exact for an order of the groups.  With `reorder`, up to `ORDERS_OF` groups are tried in
-    all orders, more groups in orders by speed improved by a local search.  Raise NothingMeets, with the limit and the
-    best possible value, if no plan meets the deadline or fits.
+    candidate.  For a given order of the groups the result is exact.  With `reorder`, all orders are tried if there are
+    at most `ORDERS_OF` groups; for more groups, a local search starts from orders by speed and from the given order.
+    Raise NothingMeets, with the limit and the best possible value, if no plan meets the deadline or fits.
     """
     _check_size(cuts)
     search = _Unlike(cuts, inference, replication, ways)
@@ -272,7 +273,7 @@ def unlike_partition(
 
 
 def _variants(groups: Sequence[EqualDevices]) -> Iterator[list[EqualDevices]]:
-    """Yield the groups with all choices of how many devices of each group are used."""
+    """Yield the groups with each choice of device counts (if too many: all or none)."""
     every = math.prod(one.count + 1 for one in groups) <= MAX_VARIANTS
     counts = [range(one.count, -1, -1) if every else (one.count, 0) for one in groups]
     if len(groups) > ORDERS_OF and not every:
@@ -306,7 +307,7 @@ class _Unlike:
         self.stages: dict[EqualDevices, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def stages_of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return, by number of replicas, seconds between items and of an item, per stage."""
+        """Return (period, latency) in seconds of each stage, by its number of replicas."""
         if group not in self.stages:
             each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
             rows = []
@@ -322,9 +323,10 @@ class _Unlike:
     def order(
         self, groups: Sequence[EqualDevices], deadline: float, below: float
     ) -> tuple[PipelinePartition | None, float]:  # fmt: skip
-        """Return the fastest pipeline over these groups in order, and the lowest latency.
+        """Return the fastest pipeline over groups in this order, and the minimum latency.
 
-        The pipeline meets `deadline` and has at most `below` seconds between items; None: there is none.
+        The pipeline is None if none meets `deadline` with at most `below` seconds between items.  The minimum latency
+        is that of any pipeline over the groups, however slow; inf if no pipeline fits.
         """
         shortest = self._shortest(groups, math.inf)
         if shortest.latency is None or shortest.latency > deadline:
@@ -350,19 +352,19 @@ class _Unlike:
         return np.unique(np.concatenate(values))
 
     def _alone(self, way: StageWay) -> np.ndarray:
-        """Return, for each cut, the seconds to send one item's data if the path is idle."""
+        """Return, by cut, the seconds to send one item's data over the path `way` if idle."""
         seconds = (1 if self.inference else 2) * self.cuts.crossing / way.rate
         return np.where(self.cuts.crossing > 0, way.latency + seconds, 0.0) if way.latency else seconds
 
     def _sent(self, way: StageWay, shared: int) -> np.ndarray:
-        """Return, by cut, the seconds between items that `shared` device pairs can send."""
+        """Return, by cut, the seconds per item if `shared` device pairs send in turn."""
         if way.latency == 0 and way.together == math.inf:
             return (1 if self.inference else 2) * self.cuts.crossing / (way.rate * shared)
         together = (1 if self.inference else 2) * self.cuts.crossing / way.together
         return np.maximum(self._alone(way) / shared, together)
 
     def _shortest(self, groups: Sequence[EqualDevices], longest: float) -> PipelinePartition:
-        """Return the plan of minimum latency whose stages take at most `longest` seconds."""
+        """Return the minimum-latency plan with stages of ≤ `longest` s, or an empty plan."""
         n = len(self.cuts.sets)
         # (group, devices used there up to and with the last stage, its replicas) -> latency up to each cut, and from
         # where each came

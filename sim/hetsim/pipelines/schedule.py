@@ -37,7 +37,7 @@ class StageSeconds:
 
 @dataclass(frozen=True)
 class BoundarySeconds:
-    """Seconds to send a micro-batch to the next stage, and its gradients back."""
+    """Seconds to send a micro-batch to the next stage, and seconds for its gradients."""
 
     there: float = 0.0
     back: float = 0.0
@@ -46,7 +46,7 @@ class BoundarySeconds:
 
 @dataclass(frozen=True)
 class PipelineSlot:
-    """A pass of a micro-batch through a stage, then communication until time `free`."""
+    """A micro-batch's pass through a stage, which communicates from `end` to `free`."""
 
     stage: int
     replica: int
@@ -111,7 +111,8 @@ def stage_order(
 ) -> list[Pass]:  # fmt: skip
     """Return the passes of one stage (or of one of its replicas) in order.
 
-    flying: maximum number of micro-batches in flight under 1F1B; None: the number of stages from this one to the last.
+    chunks: number of separate parts of the model on each stage.  flying: maximum number of micro-batches in flight
+    under 1F1B; None: the number of stages from this one to the last.
     """
     if order == "forward":
         return [(True, number, 0) for number in micro_batches]
@@ -152,10 +153,9 @@ def pipeline_schedule(
 ) -> PipelineSchedule:  # fmt: skip
     """Lay out all passes: each stage runs its passes in order, as inputs arrive.
 
-    Replicas process micro-batches in turn; under 1F1B each stage has as many micro-batches in flight as fill the later
-    devices, plus one.
-    Without `boundaries` the only communication is the `exchange` of the stages.
-    Cost is O(n log n) with n = 2 × stages × chunks × micro-batches passes.
+    Replicas process micro-batches in turn; under 1F1B each replica has at most 1 + ceil(later devices / replicas of the
+    stage) of them in flight.  Without `boundaries` the only communication is `StageSeconds.exchange`.  Cost is O(n log
+    n) with n = 2 × stages × chunks × micro-batches passes.
     """
     return _Layout(stages, micro_batches, order, chunks=chunks, boundaries=boundaries).schedule()
 
@@ -250,10 +250,10 @@ class _Layout:
 def step_schedule(pipeline: StepPipeline, seconds: Mapping[str, float], whole: float) -> PipelineSchedule:
     """Return the schedule of a training step, whose length is given by a formula.
 
-    seconds: exposed communication of a whole step by phase; whole: seconds of the step by the formula. All-reduces
-    of tensor parallelism and expert exchanges are part of the passes; gradient reduction and the update follow the last
-    pass of each stage.  If there are more than MAX_PASSES passes, only the first micro-batches are laid out. Raise
-    UsageError if even one micro-batch (with several chunks, one per stage) has more passes.
+    seconds: exposed communication of a whole step by phase; whole: seconds of the step by the formula.  All-reduces of
+    tensor parallelism and expert exchanges are part of the passes; gradient reduction and the update follow the last
+    pass of each stage.  If there are more than MAX_PASSES passes, only the first micro-batches are laid out.  Raise
+    UsageError if even the shortest schedule (one micro-batch or, with several chunks, one per stage) has more passes.
     """
     stages, all_of_them, chunks = pipeline.stages, pipeline.micro_batches, pipeline.chunks
     each = all_of_them * chunks
@@ -280,9 +280,9 @@ def partition_schedule(
 ) -> PipelineSchedule:  # fmt: skip
     """Return the schedule of micro-batches in a partition: 1F1B, or forward only.
 
-    groups: the devices, by the names in the stages.  Transfers overlap computing, both directions on the same links,
-    as in the partition; replicas reduce gradients with each backward pass.  The time of a layer is
-    divided into forward and backward passes in the ratio of the profile, without one as 1 : 2.
+    groups: the devices, by the names in the stages.  Transfers overlap computing, both directions on the same links, as
+    in the partition; replicas reduce gradients with each backward pass.  The time of a layer is divided into forward
+    and backward passes in the ratio of the profile, or 1 : 2 if the profile has no ratio for the layer.
     """
     stages = []
     for stage in found.stages:

@@ -256,9 +256,9 @@ def training(
     """Compare parallel degrees, schedules and micro-batches of `training:`.
 
     Each row has the time of a step and its parts, the GPU-hours of all steps, the memory of the fullest GPU, and the
-    bytes that a GPU sends to other nodes per step. Nothing is run. A job is on one type of GPU, in the partition of its
-    entry. Candidates that exceed the GPU memory are only counted, with needed and available memory of the fastest;
-    --json has all candidates.
+    bytes that a GPU sends to other nodes per step. Nothing is run. A job is on one type of GPU, in the partition that
+    its workload entry names. Candidates that exceed the GPU memory are not listed but counted; for the fastest of them,
+    the needed and the available memory are shown. --json has all candidates.
     """
     from hetsim.planning.training_plans import training_plans
     from hetsim.scenario.scenario import load

@@ -29,7 +29,7 @@ def pipeline(found: Result | PipelineSchedule, *, task: Any = None) -> Picture:
 
     Gray is the bubble (idle time).  Passes contain the all-reduces of tensor parallelism; stages communicate between
     passes or, in a partition, while they compute (drawn between the rows).  Later chunks of an interleaved pipeline are
-    lighter.  Of a stream of requests (`forward`) the first are drawn, without a bubble.
+    lighter.  Of a stream of requests (order `forward`), only the first ones are drawn, without a bubble.
 
     Parameters:
         found: a run, or a schedule (`hetsim.pipelines.schedule`), which is drawn as given.
@@ -155,7 +155,7 @@ def _bars(schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: flo
 
 
 def _between(schedule: PipelineSchedule, rows: dict[tuple[int, int], int]) -> list[Boxes]:
-    """Boxes of transfers that overlap computing, between the rows of two stages."""
+    """Return boxes for transfers, each between the rows of its two stages."""
     sent = schedule.transfers
     at = np.array([rows[max(each.source, each.target), 0] - (0.54 if each.forward else 0.46) for each in sent])
     begin, end = ([getattr(each, name) for each in sent] for name in ("begin", "end"))

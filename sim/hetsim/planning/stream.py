@@ -36,7 +36,7 @@ ROUNDING = 1e-12  # fraction of a deadline by which a plan may exceed it (roundi
 
 @dataclass(frozen=True)
 class _Place:
-    """A group of equal devices: of one node, or one device of each of several nodes."""
+    """Equal devices that stages may use: those of one node, or one on each of `nodes`."""
 
     group: EqualDevices
     type: DeviceType
@@ -134,7 +134,7 @@ def _stream(
 
 
 def _as_calls(stream: TaskStream, stage: np.ndarray, sent: np.ndarray, count: int) -> TaskStream:
-    """Turn the stages into servers of a call chain: each stage calls the next."""
+    """Turn `count` stages into a call chain; stage, sent: stage and bytes by task."""
     assert stream.bytes_in is not None
     later = stage > 0
     stream.bytes_in[later] = sent[:-1][later[1:]]  # no item of the run: each attempt has it sent again
@@ -207,7 +207,7 @@ def _planned(
 
 
 def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> list[_Place]:
-    """Return groups of equal devices of a node, or of nodes with one such device each."""
+    """Return groups of equal accelerators: in a node, or on nodes that have just one."""
     measured = cuts.layers[0].on or {}
     general = any(one.seconds for one in cuts.layers)
     types = [one for one in context.cluster.types.values() if one.kind != "cpu"]
@@ -282,10 +282,10 @@ def _way(a: _Place, b: _Place) -> StageWay:
 def _nodes_of(
     place: _Place, stage: PipelineStage, used: dict[str, int], name: str, cluster: Cluster, cores: bool
 ) -> Partition | None:  # fmt: skip
-    """Return a partition with the nodes of a pipeline's stage; None: it has all nodes.
+    """Return a partition with the nodes of a pipeline's stage; None if it may use all.
 
-    Tasks are bound to these nodes so that in a strict order they do not block tasks of another stage that could start.
-    `cores`: True if stages also need CPU cores, so that stages on the same nodes compete.
+    The partition binds tasks to these nodes: in a strict order, a task whose stage has no room then does not block
+    tasks of stages on other nodes.  `cores`: stages also need CPU cores, so stages on the same nodes compete.
     """
     nodes = place.nodes
     if len(nodes) > 1:

@@ -1,7 +1,7 @@
 """All ways to divide a training among its GPUs: degrees, schedule, micro-batch.
 
-The time of a step and the memory are those that a run of the scenario has (`hetsim.formulas.training`) when its nodes
-lie in as few racks as possible; nothing is run.
+Step time and memory of each way are computed by the formulas of the simulator (`hetsim.formulas.training`), for nodes
+in as few racks as possible; nothing is run.
 GPipe is not among the candidates: it takes as much time as 1F1B and more memory.
 """
 
@@ -34,7 +34,7 @@ MAX_CHUNKS = 8  # maximum number of chunks tried for an interleaved pipeline
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """A parallel plan on one type of GPU; `room` is the GPU's memory in bytes."""
+    """A parallel plan on one GPU type; `room`: memory of one GPU in bytes, if limited."""
 
     device: str
     plan: formulas.ParallelPlan
@@ -148,7 +148,7 @@ def _on(
     cluster: Cluster, allowed: list[Node], device: DeviceType, wanted: int, each: int, training: TrainingSpec
 ) -> tuple[list[PlanCandidate], str | None]:
     if (peak := peak_of(device)) is None:
-        return [], f"the speed of {device.name} is unknown; give it a peak under cluster"
+        return [], f"the speed of {device.name} is unknown; give it the key peak under cluster"
     racks: dict[str | None, list[Node]] = {}
     for node in allowed:
         if sum(one.type is device for one in node.accelerators) >= each:

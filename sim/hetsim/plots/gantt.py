@@ -73,7 +73,7 @@ def gantt(result: Result, *, devices: int = MAX_DEVICES, until: float | None = N
 def lanes(
     bars: pd.DataFrame, order: Iterable[str], kinds: Mapping[str, str] | None = None
 ) -> tuple[np.ndarray, list[int], Names, Names]:
-    """Return each bar's row, the edges between devices, and names of rows and devices."""
+    """Return each bar's row, edges of devices' rows, and names of rows and devices."""
     row, edges, cores, lines = np.zeros(len(bars), dtype=np.int64), [0], list[Any](), list[Any]()
     columns = [bars[name].to_numpy() for name in ("line", "core", "decided", "end")]
     for name in order:
@@ -93,7 +93,7 @@ def lanes(
 
 
 def _unlike(result: Result) -> dict[str, str]:
-    """Return the type of each accelerator by name, on nodes with several types."""
+    """Return accelerators' types by name, only for nodes with several types."""
     nodes = result.record.input.cluster.nodes
     mixed = [node for node in nodes if len({device.type.name for device in node.accelerators}) > 1]
     return {device.name: device.type.name for node in mixed for device in node.accelerators}

@@ -172,7 +172,7 @@ def fragmentation(result: Result) -> Picture:
 
 
 def links(result: Result, *, bins: int = 160) -> Picture:
-    """Draw the utilization of each link over time, with shared times marked.
+    """Draw each link's utilization over time; times with two or more jobs are marked.
 
     Links that jobs shared come first, then the busiest; uplinks are named by their rack.
 

@@ -19,8 +19,8 @@ STRETCHES = 400  # number of equal intervals of time over which lines are means
 def serving(result: Result) -> Picture:
     """Draw the replicas of language models: KV blocks, requests, tokens, gaps.
 
-    Lines are means over intervals of 1/400 of the run and over all replicas; numbers of requests are sums.  The upper
-    KV line is the maximum of any replica in each interval.  Without a memory limit that panel is omitted.
+    Lines over time are means in intervals of 1/400 of the run, and over replicas; numbers of requests are summed over
+    replicas.  The upper KV line is the maximum of any replica.  Without a memory limit there is no KV panel.
 
     Parameters: result: a run.
     Returns: the picture.

@@ -1,4 +1,4 @@
-"""The style of all pictures: names that fit, and how lines are distinguished."""
+"""The style of all pictures: shortened names, and distinguishable styles of lines."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -106,7 +106,7 @@ def _rows(sweep: Sweep, metric: str, where: Any, columns: tuple[str, str]) -> pd
 
 
 def row_names(sweep: Sweep, frame: Any) -> list[str]:
-    """Return the names of rows in the table of all points."""
+    """Return a name for each row of `frame`: its point and, if several, its policy."""
     policies = " · " + frame["policy"].astype(str) if sweep.table["policy"].nunique() > 1 else ""
     return (frame["point"].astype(str) + policies).tolist()
 

@@ -1,6 +1,6 @@
-"""The order of arrival, and how an order says which queueing model it has.
+"""The order of arrival, and a decorator that states an order's queueing model.
 
-Functions with attributes: compiled modules cannot have them.  Cost: O(log n) per task, O(1) if tasks arrive in order.
+The functions have attributes, so this module is not compiled.  Cost: O(log n) per task, O(1) if tasks arrive in order.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def queueing(model: str) -> Callable[[F], F]:
-    """Decorator: declares the queueing model of an order or placement function."""
+    """Decorator: state an order's or placement's queueing model, for `hetsim theory`."""
 
     def declared(function: F) -> F:
         function.queueing = model  # type: ignore[attr-defined]

@@ -242,7 +242,8 @@ class Backfilling(ListScheduler):
     def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:
         """Return the reserved starts of the heads that compete with a task for resources.
 
-        Calls of a round return the same objects; tasks that `Shadow.survives` accepts count as started in later checks.
+        heads: tasks that wait because they do not fit now.  All calls in a round return the same `Shadow` objects; a
+        task for which `Shadow.survives` returned True counts as started in that object.
         """
         reserved = []
         for head in heads if len(heads) == 1 else [head for head in heads if claims_of(head) & claims_of(task)]:
@@ -256,8 +257,9 @@ class Backfilling(ListScheduler):
     def beside(self, heads: list[Task], task: Task, placement: Placement, view: View) -> Placement | None:
         """Return a place where the task delays no head, or None.
 
-        It is the given one, or one on a node that no head has reserved.  If one head says yes and a later one no, the
-        first counts on too much in this round; it is not late.
+        The place is the given placement, or one on a node that no head has reserved.  If an earlier head allows a
+        placement and a later head does not, the earlier reservation counts the task as started for the rest of the
+        round.  This only makes that reservation stricter: no head is delayed.
         """
         ahead = self.reservations(heads, task, view)
         if _delays_none(ahead, task, placement):

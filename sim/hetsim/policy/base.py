@@ -4,7 +4,7 @@ from typing import Any
 
 
 class Policy:
-    """Base of policies: copies and pickles keep all fields, compiled or not."""
+    """Base of policies; their objects can be copied and pickled, even if compiled."""
 
     def __getstate__(self) -> dict[str, Any]:
         kind, state = type(self), object.__getstate__(self)

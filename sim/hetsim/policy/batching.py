@@ -1,9 +1,9 @@
 """Batching: how many waiting requests to launch, and which service goes first.
 
-A batching policy is called for one service and one device with room for a launch, whenever its last answer may be
-outdated: a batch of the service has ended, or a condition of its last `Delay` is met (time, number of requests,
-released capacity).  It may be called more often.  It never sees the future, only arrivals, deadlines and estimates of
-requests that have arrived.
+A batching policy is called for one service and one device that has room for a launch.  It is called again when its last
+answer may be outdated: when a batch of the service ends, or when the condition of its last `Delay` is met (a time, a
+number of waiting requests, or released capacity).  It may be called more often.  It never sees the future, only
+arrivals, deadlines and estimates of requests that have arrived.
 """
 
 import math
@@ -81,7 +81,7 @@ class Batching(Policy):
 
 
 class Counter:
-    """A service as the dispatcher sees it: its queue, its policy, and the last answer."""
+    """A service in the dispatcher: queue, batching policy, when to call it again."""
 
     __slots__ = ("queue", "batching", "until", "count", "released", "releases", "ended", "asked")
 
@@ -96,7 +96,7 @@ class Counter:
         self.asked = False
 
     def due(self, now: float, releases: int) -> bool:
-        """Return True if the policy's last answer may be outdated."""
+        """Return True if the batching policy is due; releases: capacity releases so far."""
         queue = self.queue
         if not (waiting := len(queue)):
             self.until, self.count, self.asked = math.inf, 1, False

@@ -85,9 +85,10 @@ class Scheduler(Policy):
         """Hook for planners: receive the known future tasks, once before `begin`."""
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Return the seconds that each waiting task adds to a decision round.
+        """Return the wall-clock seconds that each waiting task adds to a decision round.
 
-        0: a round considers a bounded number.  Else a run is quadratic in its tasks, and a warning says so beforehand.
+        0: a round considers a bounded number of tasks.  Otherwise a run takes a time quadratic in the number of its
+        tasks, and the user is warned before a long run.
         """
         return 0.0
 
@@ -95,7 +96,7 @@ class Scheduler(Policy):
         """Hook: called once, before the first event."""
 
     def ready(self, task: Task) -> None:
-        """Hook: a task now waits, because it was admitted and can run, or was stopped."""
+        """Hook: a task begins to wait: it was admitted and can run, or it was stopped."""
 
     def finished(self, task: Task) -> None:
         """Hook: a running task completed (for requests see `Batching.ended`)."""
@@ -120,9 +121,9 @@ class Scheduler(Policy):
         return next((place for mode in wanted.modes if (place := view.first(mode)) is not None), None)
 
     def serve(self, counters: Sequence[Any], alone: bool) -> None:
-        """Receive the queues of services and their batching policies, once.
+        """Receive the request queue and batching policy of each service, once.
 
-        Called before `begin`.  alone: True if the run has no tasks other than these requests.
+        Called before `begin`.  alone: True if the run has no tasks other than requests to services.
         """
         raise ScenarioError(
             Problem(
@@ -149,10 +150,10 @@ class PlanProblem:
     scheduler of any kind and returns its starts as a plan.  Without an engine both raise UsageError.
 
     If planning happens during a run (`hetsim.policy.remaining`), the tasks are those that have not started, with their
-    remaining work, and arrive at `now` or later.  `free_at` is the time at which the running work of a lane
-    (accelerator `n0/g1`, core `n0/cpu3`) ends; lanes without an entry are free; inf: the lane is down.  `data`: present
-    locations of items (devices, and node indexes for host memory); items without an entry have not moved since the
-    start.  Makespans count from `now`.
+    remaining work, and arrive at `now` or later.  `free_at` has, by lane (accelerator `n0/g1`, core `n0/cpu3`), the
+    time at which its running work ends: inf if the lane is down, no entry if it is free.  `data` has the present
+    locations of data items (devices, and node indexes for host memory); an item without an entry has not moved since
+    the start.  Makespans count from `now`.
     """
 
     tasks: Tasks
@@ -256,7 +257,7 @@ class LaunchSeen(Protocol):
 
     @property
     def finish(self) -> float:
-        """Return the estimated end at present rates, after launches that are served first.
+        """Return the estimated end at present rates, including waits for earlier launches.
 
         For a request to a language model: the time at which it leaves its replica if no other requests arrive, with the
         estimated answer length.
@@ -268,11 +269,11 @@ class Changes(Protocol):
 
     @property
     def releases(self) -> int:
-        """Counter of capacity releases; what did not fit cannot fit before the next one."""
+        """Number of capacity releases so far; what did not fit cannot fit before the next."""
 
     @property
     def launches(self) -> int:
-        """Counter of launches; if it and `releases` are unchanged, the same launches run."""
+        """Number of starts; if it and `releases` are unchanged, no launch began or ended."""
 
     @property
     def steady(self) -> bool:
@@ -332,14 +333,14 @@ class View(Protocol):
         """Return the first devices on which a mode (and a task's data) fits now, or None.
 
         node: only on this node.  among: only on some nodes: a bitmask (bit n is node n), or, for a gang, a mapping of
-        each node to the exact amount there: GPUs, thousandths of cores, or 1 for one of several equal parts.
+        each node to the exact amount there: GPUs, thousandths of cores, or 1 if the gang has equal parts, one per node.
         by="load": for a mode of one whole device, the device with the fewest launches in flight; at ties, a device that
         has the data.  by="tightest" or "roomiest": for modes of whole accelerators or cores, the node with the smallest
         or largest free share of accelerators of this type, then of free cores; where the data is does not matter.
         """
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
-        """Return all placements of a mode that fit now; for gangs, one placement per node.
+        """Return all placements of a mode that fit now; one per node unless it has 1 GPU.
 
         The task's data must fit, too.  distinct: return only the first placement if the task would end at the same time
         on all placements.
@@ -355,7 +356,7 @@ class View(Protocol):
         """
 
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
-        """Return True if a placement has room for the task's data and its own memory."""
+        """Return True if a placement has room for the tasks' data and the launch's memory."""
 
     def over_limit(self, task: Task) -> bool:
         """Return True if only a limit of its partition prevents the task's start."""
@@ -375,13 +376,13 @@ class View(Protocol):
         """Return the estimated seconds from a start now to the finish, transfers included."""
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
-        """Return the seconds of each stage (ready, upload, compute, ...) of a launch now."""
+        """Return the seconds of each stage (ready, upload, ...) if the tasks started now."""
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
         """Return the effects of shared links if a job started at `placement` now.
 
-        The first number is the job's step time divided by its step time at the best placement; the second is the work
-        that all other jobs would lose, as a number of devices.
+        The first number is the job's step time divided by its step time at the best placement.  The second is a sum
+        over all other jobs: the number of devices of each, times the fraction of its speed that it would lose.
         """
 
     def remaining(self, task: Task) -> float:
@@ -430,11 +431,12 @@ class View(Protocol):
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
         """Return the estimated compute seconds of waiting and running work.
 
-        kind: only tasks whose fastest mode is on this type.  class_: only this class.  own: no language-model requests.
+        kind: only tasks that run on this device type, or that wait and are fastest on it.  class_: only this class.
+        own: leave out language-model requests.
         """
 
     def request_mix(self) -> Mapping[Shape, int]:
-        """Return the number of tasks in the whole run by demand (shape)."""
+        """Return the number of tasks by demand (shape) in the whole input, arrived or not."""
 
     def attained(self, of: Task | str) -> float:
         """Return the GPU-seconds (CPU modes: core-seconds) used so far by a task or user."""
@@ -468,11 +470,11 @@ class View(Protocol):
         coming: arrivals that the policy imagines: pairs of a time and an earlier task, which the new task copies; not
         allowed with task graphs, shared data and requests.
 
-        ratios: ratios of true to estimated time of tasks that have ended.  Each task takes its estimate times one of
-        these ratios, drawn with `seed`; a running task gets a ratio that is possible given its elapsed time.
+        ratios: true time divided by estimated time, of tasks that have ended.  Each task takes its estimate times one
+        of these ratios, drawn with `seed`; for a running task only ratios that fit its elapsed time are drawn.
 
-        expected: function that gets the table of tasks as the policy knows it, and returns by row the expected fraction
-        of the estimate; `ratios` are then true times divided by expected times.
+        expected: function that gets the table of tasks as the policy knows it, and returns for each row the expected
+        true time divided by the estimate; `ratios` are then true times divided by expected times.
 
         If `scheduler` is a field of the policy, which must have passed its hooks on to it, the copy has its state; any
         other scheduler is first notified of the waiting tasks.  UsageError for language models and for schedulers that

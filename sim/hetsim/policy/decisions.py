@@ -1,6 +1,7 @@
 """Decisions that a policy yields, and answers of admission and batching.
 
-Their fields are not checked here, even if compiled: the engine checks them, and its message names task and device.
+Their fields are not checked here, even in code compiled with mypyc: the engine checks them, and its message names the
+task and the device.
 """
 
 from __future__ import annotations
@@ -153,9 +154,9 @@ class Wait:
 class Pause(Wait):
     """End the round as `Wait` does; `on` names the changes that start the next round.
 
-    on="change": any change; "fit": any change, but until the time `certain` not the arrival of a task that fits
-    nowhere; "release": capacity is released (arrivals alone cannot help); "ready": a task becomes ready (no task waits,
-    so a release cannot help).
+    on="change": any change.  "fit": as "change", except that before the time `certain` the arrival of a task that fits
+    nowhere starts no round.  "release": capacity is released (arrivals alone cannot help).  "ready": a task becomes
+    ready (no task waits, so a release cannot help).
     """
 
     __slots__ = ("on", "certain")

@@ -1,8 +1,7 @@
 """Dispatch of many services: batching policies are called only after a change.
 
-If a batching policy delays, its answer is for the offered device in its present state.  The answer remains valid while
-the offer and the service's own queue do not change; so a batch costs one or two calls of policies, however many
-services there are.
+If a batching policy delays, its answer is valid for the offered device in its present state, until this offer or the
+service's own queue changes.  So a batch costs one or two calls of policies, however many services there are.
 """
 
 import math
@@ -19,8 +18,9 @@ from hetsim.policy.decisions import Decision, Pause
 
 IDLE, FRESH, ANSWERED, ASKED, DELAYED = range(5)
 """State of a service.  IDLE: no request waits; FRESH: its policy must be called for any offer of a device; ANSWERED:
-its policy declined the offer `LikeServices.passed`, and need not be called for it again; ASKED: it declined another
-offer, and is called again after a release; DELAYED: it waits for a time or for requests, whatever device is offered."""
+its policy declined the offer stored in `LikeServices.passed`, and need not be called for an equal one; ASKED: it
+declined another offer, and is called again after a release; DELAYED: it waits for a time or for more requests, whatever
+device is offered."""
 
 
 EMPTY = (-1, 0)  # the offer of any device on which nothing runs: all of them are equivalent
@@ -176,7 +176,7 @@ class Index:
         heappush(self._line[number].heaps[state], (key, number, self._version[number]))
 
     def _arm(self, line: LikeServices) -> None:
-        """Queue the idle services that have a request; others are queued at an arrival."""
+        """Put idle services with a request in the heap; an arrival will add the others."""
         idle, line.idle = line.idle, []
         for number in idle:
             if self._state[number] == IDLE:
@@ -241,12 +241,12 @@ class Index:
 
 
 class Dispatcher:
-    """Assigns devices to services, for schedulers that order by oldest request.
+    """Assigns devices to services in the order of their oldest requests.
 
     Each service that may start is offered the device of its fastest mode that has the fewest launches in flight.
 
-    Cost: O(services) per round, and O(devices) per batch if there are several services; O(log services) with an
-    `Index`.
+    Cost: O(services) per round, and O(devices) per batch if there are several services; O(log services) if an `Index`
+    (heaps of services) can be used.
     """
 
     def __init__(self, order: Callable[[Task], Any], counters: Sequence[Counter], by_arrival: bool = False):
@@ -312,7 +312,7 @@ class Dispatcher:
 
     @staticmethod
     def place(counter: Counter, view: View) -> Placement | None:
-        """Return the least loaded placement in the fastest mode that fits now, or None."""
+        """Return the least loaded placement of the fastest mode that fits now, or None."""
         modes = counter.queue.service.shape.modes
         data = view.items
         if len(modes) == 1 and not data:

@@ -43,7 +43,7 @@ class ExternalProgram:
 
     @classmethod
     def given(cls, command: str | Sequence[str] | None, folder: str | Path | None = None) -> "ExternalProgram | None":
-        """Return the program that two options describe, or None; UsageError if not found."""
+        """Return the program (None if both options are None); UsageError: wrong options."""
         try:
             words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(map(str, command or ()))
         except (TypeError, ValueError) as error:
@@ -56,9 +56,9 @@ class ExternalProgram:
         return None if command is folder is None else cls(words, None if folder is None else str(folder))
 
     def inputs(self, unknown: str) -> dict[str, str]:
-        """Return SHA-256 digests of the command and its files; for a replay, of its logs.
+        """Return SHA-256 digests of the command and its files (in a replay: of its logs).
 
-        unknown: prefix of the key that is added if the command runs code outside these files.
+        If the command runs code outside these files, a key that begins with `unknown` is added.
         """
         first = shutil.which(self.command[0]) if self.command else None
         words = [first or "", *self.command[1:]] if self.command else [*Path(self.folder or "").glob("*.jsonl")]

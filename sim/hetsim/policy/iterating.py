@@ -35,9 +35,9 @@ class Foreseen(NamedTuple):
     """Estimated times at which a replica's requests join, get a token, and leave.
 
     All times are by row of the request, and assume that no other requests arrive.  A request leaves when its last token
-    is generated or, on a prefill replica, when its prompt is prefilled.  An answer has the estimated length, or ends
-    with the next token if it is already longer; steps, joins and preemptions are those of the batching policy.  Times
-    that have passed, or that cannot be estimated, are left out.
+    is generated or, on a prefill replica, when its prompt is prefilled.  Each answer is assumed to have its estimated
+    length, or one more token if it is already longer.  Steps, joins and preemptions are those of the batching policy.
+    Times that have passed, or that cannot be estimated, are left out.
     """
 
     starts: Mapping[int, float]
@@ -47,7 +47,7 @@ class Foreseen(NamedTuple):
 
     @property
     def first_end(self) -> float:
-        """Time at which the first request leaves."""
+        """Time at which the first request leaves; inf if no such time can be estimated."""
         return min(self.ends.values(), default=math.inf)
 
 
@@ -63,11 +63,11 @@ class Replica(RoutedReplica, Protocol):
 
     @property
     def size(self) -> int:
-        """Number of joined requests, and of requests whose KV cache is being transferred."""
+        """Number of requests that have joined, or whose KV cache is being sent here."""
 
     @property
     def members(self) -> Sequence[Any]:
-        """Requests that prefill or decode, in the order of joining."""
+        """Requests in their prefill or decode phase, in the order in which they joined."""
 
     @property
     def prefilling(self) -> Sequence[Any]:
@@ -113,7 +113,7 @@ class BatchStep(NamedTuple):
 
 
 class IterationPolicy:
-    """Base of continuous batching policies; one object per service."""
+    """Base of continuous (iteration-level) batching policies; one object per service."""
 
     policy_kind: ClassVar[str] = "batching"
     iterates: ClassVar[bool] = True  # True: it is for language models; policies that form whole batches are not
@@ -137,7 +137,7 @@ class IterationPolicy:
         raise NotImplementedError
 
     def queued(self, replica: Replica, request: Generation) -> None:
-        """Hook, only with `by_client`: a request begins to wait; it is not yet in `heads`."""
+        """Hook if `self.by_client`: a request begins to wait, not yet in `replica.heads`."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
         """Hook: a request joins the replica, or its KV transfer to the replica begins."""
@@ -146,20 +146,20 @@ class IterationPolicy:
         """Hook: from now on a request decodes in each decoding step, until it leaves."""
 
     def request_left(self, replica: Replica, request: Generation, over: bool) -> None:
-        """Hook: a request that had joined a replica leaves it; called only with `follows`.
+        """Hook: a request that had joined leaves the replica; called if `self.follows`.
 
         over: True if the request has ended; False if it is preempted, goes to another replica, or the replica fails.
         """
 
     def admits(self, replica: Replica, request: Generation) -> bool:
-        """Return True if the first waiting request may join; enough KV blocks are free."""
+        """Return True if the first waiting request may join; its KV blocks are available."""
         return True
 
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
         """Return the number of steps, 1 to `steps`, until the policy must be asked again.
 
-        The engine calls this only if `changes` is True, the next `steps` steps only decode, and `request`, the first
-        that waits, may not join now.  A number that is too small only costs time.
+        The engine calls this only if `changes` is True, the next `steps` steps only decode, and `request` (the first
+        waiting request) may not join now.  A number that is too small only costs time.
         """
         return steps
 

@@ -71,7 +71,7 @@ class ListScheduler(Scheduler):
         self.order = order
         self.placement = placement
         self._counts = getattr(placement, "counts_waiting", False)  # depends on the number of waiting tasks
-        self.discipline: Any = _known(discipline)
+        self.discipline: str = _known(discipline)
         self.drop_expired = self.rejects = drop_expired
         self.queue = TaskQueue()
         # with "block": queues of tasks bound to a partition; all others are in `queue`
@@ -167,10 +167,10 @@ class ListScheduler(Scheduler):
     def start_in_order(self, view: View, closed: int = 0) -> Generator[Decision, None, Task | None]:
         """Start tasks in order; return the first that does not fit, or None.
 
-        closed: bitmask of the resources (`claims_of`) for which a task waits that did not fit; tasks that need one of
-        these are skipped.  So partitions without common resources each have a head: repeated calls, with the last
-        head's resources closed, return all of them, then None.  A task that is held back by a limit of its partition
-        does not block the tasks behind it, and is tried again after the next release.
+        closed: bitmask of the resources (`claims_of`) for which a task that did not fit waits; tasks that need one of
+        these are skipped.  Partitions without common resources each have a first task that does not fit (a head):
+        repeated calls, with the last head's resources closed, return all heads, then None.  A task that is held back by
+        a limit of its partition does not block the tasks behind it, and is tried again after the next release.
         """
         if self._aside:
             self._bring_back(view)
@@ -209,7 +209,7 @@ class ListScheduler(Scheduler):
         return best
 
     def set_aside(self, task: Task, view: View) -> Annotate:
-        """Remove a task, until the next release, that a limit of its partition holds back."""
+        """Remove a task until the next release, as a limit of its partition is reached."""
         self.queue.remove(task)
         self._aside_since = view.changes.releases
         self._aside[task.index] = task
@@ -223,7 +223,7 @@ class ListScheduler(Scheduler):
             self._aside.clear()
 
     def behind(self, head: Task, depth: int | None = None) -> list[Task]:
-        """Return the first `depth` tasks (None: all) that wait behind a head ("block")."""
+        """Return the first `depth` tasks (None: all) behind a head (discipline "block")."""
         lines = [list(line) if depth is None else line.first(depth + 1) for line in self.queues()]
         tasks = [task for line in lines for task in line if task is not head]
         if self.of_partition:
@@ -291,7 +291,7 @@ class ListScheduler(Scheduler):
                 return task
 
     def _behind_kept(self, view: View) -> Iterator[Decision]:
-        """Start tasks that end, as expected, before the reserved starts ("keep_backfill")."""
+        """Start tasks that should end before the heads' reserved starts ("keep_backfill")."""
         waiting = sorted((task for line in self.queues() for task in line), key=lambda task: (task.arrival, task.index))
         for task in waiting:
             nodes = claims_of(task)
@@ -340,7 +340,7 @@ class ListScheduler(Scheduler):
         yield self._until_something_fits(view)
 
     def _others(self, queue: TaskQueue, declined: Task, view: View) -> Iterator[Decision]:
-        """If a placement rule declined a head: start tasks behind it that the rule places."""
+        """Start tasks that the placement rule accepts, behind a head that it declined."""
         for task in queue.first(DECLINED_DEPTH):
             if task is not declined and (placement := self.place(task, view)) is not None:
                 yield Start(task, placement)

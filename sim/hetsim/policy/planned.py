@@ -185,7 +185,7 @@ class PlannedScheduler(Scheduler):
             self._copying += self._copies.pop((task, moment), ())
 
     def _copied(self, view: View) -> Iterator[Decision]:
-        """Yield due prefetches and drops; prefetches without item or room remain due."""
+        """Yield due prefetches and drops of items; blocked prefetches remain due."""
         waiting = []
         for copy in self._copying:
             device, holders = self._devices[copy.device], view.holders(copy.item)
@@ -207,7 +207,7 @@ class PlannedScheduler(Scheduler):
             heappush(self._due, number)
 
     def _leave(self, number: int) -> None:
-        """Retry the steps that waited for the devices of a step that has ended."""
+        """Release the devices of a step, and retry the steps that waited for them."""
         for device in self._steps[number].devices:
             if (head := self._taken.pop(device, None)) is not None:
                 heappush(self._due, head)

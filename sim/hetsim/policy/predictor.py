@@ -25,7 +25,7 @@ class Predictor:
 
     @property
     def own(self) -> bool:
-        """True if it forecasts with its own method, False while it uses a simpler one."""
+        """True if it forecasts by its own method, False while it uses a simpler fallback."""
         return self.seen > 0
 
     def observe(self, time: float, value: float) -> None:
@@ -53,17 +53,17 @@ class Predictor:
         return math.inf
 
     def skip(self, count: int, time: float) -> None:
-        """Observe `count` zeros at equal times up to `time`; only if `ceiling` is about 0."""
+        """Observe `count` evenly spaced zeros up to `time`; only if `ceiling()` is near 0."""
         self.gap = (time - self.time) / count
         self._pass_over(count, time)
         self.time, self.last = time, 0.0
         self.seen += count
 
     def _pass_over(self, count: int, time: float) -> None:
-        """Subclass hook: process `count` zeros, before `time`, `last` and `seen` change."""
+        """Hook: process `count` values of 0, before `skip` updates time, last and seen."""
 
     def _learn(self, time: float, value: float) -> None:
-        """Subclass hook: process an observation; `time`, `gap`, `last`, `seen` include it."""
+        """Subclass hook: learn an observation; self.time, gap, last and seen include it."""
 
     def _expect(self, horizon: float) -> float:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""List scheduling in which a head that does not fit may stop running tasks."""
+"""List scheduling in which a first task that does not fit may stop running tasks."""
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,8 +21,8 @@ class PreemptiveList(ListScheduler):
 
     The least urgent tasks are stopped first, and only as many as the head needs; none, if stopping all would not
     suffice.  Stopped tasks wait again, with their work kept.  Tasks that are not preemptible continue.  Cost: for a
-    head that does not fit but might displace a running task, one pass over the running tasks until resources become
-    free.
+    head that does not fit but might displace a running task, one pass over the running tasks.  If the pass finds too
+    few tasks to stop, it is usually repeated only after resources are released or another task starts.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class PreemptiveList(ListScheduler):
         self._worst: Any = None
 
     def rank(self, task: Task, view: View) -> Any:
-        """Return a running task's rank; call `ranks_grew` when ranks change during a run."""
+        """Return a running task's rank; a subclass whose ranks change calls `ranks_grew`."""
         return self.order(task)
 
     def yields(self, running: Any, waiting: Any) -> bool:
@@ -120,7 +120,7 @@ class PreemptiveList(ListScheduler):
             yield wait
 
     def _known(self, view: View) -> tuple[int, int]:
-        """Return counters; preemption that failed is not tried again until one changes."""
+        """Return counts of releases and launches; a change allows a new preemption."""
         changes = view.changes
         return changes.releases, changes.launches - self._own_starts
 
@@ -166,7 +166,7 @@ class RunningList:
     def push(self, key: Any, task: Task) -> None:
         """Add a task before it starts.
 
-        `task.memo` must be the number of this start: it distinguishes the entry from those of earlier starts.
+        The caller sets `task.memo` to a number of this start, so that entries of earlier starts are recognized.
         """
         entries = self._entries
         while entries:  # where those that end first come last, nothing else has to be removed

@@ -23,8 +23,8 @@ def partition_of(task: Task) -> Partition | None:
 def claims_of(task: Task) -> int:
     """Return a bitmask of the resources for which a task competes.
 
-    Tasks without a common bit do not compete.  The bits stand for nodes of its partition, or for one type of
-    accelerators on a node (`Cluster.claims`); EVERYWHERE for a task without a partition.
+    Tasks without a common bit do not compete.  The bits stand for the nodes of the task's partition, or for one
+    accelerator type of each node (`Cluster.claims`).  All bits are set (EVERYWHERE) for a task without a partition.
     """
     partition = task.shape.modes[0].partition
     return EVERYWHERE if partition is None else partition.claims

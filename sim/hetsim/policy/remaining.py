@@ -34,14 +34,14 @@ class RemainingProblem:
     left_out: list[int]  # rows that no available lane can run, and rows that wait for them
 
     def steps(self, plan: Plan) -> list[Step]:
-        """Convert a plan of the remaining tasks to steps with rows of the whole problem."""
+        """Convert a plan of the remaining tasks to steps with the original task numbers."""
         return [Step(self.rows[step.task], step.mode, step.devices) for step in plan.steps]
 
 
 class Progress:
-    """The part of a planning problem that is done in the run so far, and the rest.
+    """Tracks which tasks of a planning problem ended; `rest` is the remaining problem.
 
-    Policies call it in their hooks.  Cost: O(1) a call; `rest` is linear in unfinished tasks and the items they read.
+    Policies call the methods in their hooks.  Cost: O(1) a call; `rest` is linear in unfinished tasks and their items.
     """
 
     def __init__(self, problem: PlanProblem) -> None:
@@ -181,7 +181,7 @@ class Progress:
                        bytes_in=size if size.any() else None)  # fmt: skip
 
     def _data(self, rows: list[int], running: dict[int, Task], view: View) -> dict[int, Sequence[Device | int]]:
-        """Return where the items read by tasks in `rows` are after the running tasks end."""
+        """Return holders of the items that `rows` read, once the running tasks have ended."""
         if (reads := self.problem.tasks.reads) is None:
             return {}
         places: dict[int, Sequence[Device | int]] = {}
@@ -287,7 +287,7 @@ def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray 
 
 
 def _not_in_mid_run(_: Any) -> Any:
-    raise UsageError("a plan made during a run cannot be simulated here")
+    raise UsageError("this plan problem cannot simulate plans; call in_mid_run with simulate")
 
 
 def _not_with_foresight(_: Any) -> Any:

@@ -60,7 +60,7 @@ class RequestQueue(Protocol):
         """Return the estimated stage times of a batch of this size at a placement."""
 
     def first(self, count: int, size: int | None = None) -> Requests:
-        """Return the oldest `count` requests, to be launched as a batch of `size`."""
+        """Return the oldest `count` requests as a batch; size: its padded size, if larger."""
 
     def tasks(self) -> Sequence[Task]:
         """Return the requests as task objects, created on first use; linear."""
@@ -70,7 +70,7 @@ class RequestQueue(Protocol):
 
     @property
     def head(self) -> Task:
-        """The oldest waiting request; schedulers order services by it."""
+        """The oldest waiting request; a scheduler's order of tasks ranks services by it."""
 
     @property
     def oldest(self) -> float:

@@ -101,8 +101,9 @@ class Routing:
 class KeptModel:
     """The model of the service `name` in host memory, on a disk or in idle GPUs.
 
-    `loaded`: time at which it was stored there (in GPUs: at which the replica took them); `used`: time of the last load
-    from there, at first `loaded` (in GPUs: since when the replica is idle); `uses`: number of loads from there.
+    `loaded`: time at which the model was stored there (in GPUs: at which the replica started).  `used`: time of the
+    last load from there, or `loaded` if there was none (in GPUs: time since which the replica is idle).  `uses`: number
+    of loads from there.
     """
 
     name: str
@@ -120,7 +121,7 @@ class Eviction:
     def victim(self, kept: Sequence[KeptModel], now: float) -> KeptModel:
         """Return the model to evict; called again until the new model fits.
 
-        kept: the models stored at this place, in the order in which they were stored; or those of idle replicas,
-            node by node, the longest idle first.
+        kept: the candidates.  In host memory or on a disk: the models in the order in which they were stored; in GPUs:
+        the models of idle replicas, node by node, the longest idle first.
         """
         raise NotImplementedError

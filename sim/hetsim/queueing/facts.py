@@ -80,7 +80,7 @@ class Match:
 
     @property
     def error(self) -> float:
-        """Relative error: the formula's, plus the largest of assumptions that do not hold."""
+        """Relative error: the formula's, plus the largest error of violated assumptions."""
         return abs(self.formula_error) + max((one.error for one in self.failed), default=0.0)
 
     @property
@@ -133,7 +133,7 @@ class Density(NamedTuple):
 
 
 def density_of(distribution: Any, factor: float, weight: float = 1.0) -> Density | None:
-    """Return `weight` × density of `factor` × a distributed value; None if unknown."""
+    """Return `weight` times the density of `factor` × `distribution`; None if unknown."""
     from scipy import stats
 
     one, name = distribution, getattr(distribution, "distribution", "")
@@ -241,7 +241,7 @@ class Facts:
         return bool(holds)
 
     def recognize(self, family: str) -> None:
-        """Record each key of the scenario that no model of a family (`FAMILIES`) covers."""
+        """Check that a model family covers all scenario keys; record the uncovered keys."""
         unknown = not_understood(self.scenario, family)
         self.recognized = not unknown
         for one in unknown:
@@ -365,7 +365,7 @@ class Facts:
         return int(min(room, len(devices) * per_device))
 
     def side_by_side(self, slots: list[list[int]]) -> bool:
-        """Return True if cores and memory suffice for `slots` (servers by node and mode)."""
+        """Return True if cores and memory suffice for `slots`: servers by node and mode."""
         return all(
             sum(count * mode.millicores for count, mode in zip(here, self.modes, strict=True)) <= node.cpus * 1000
             and (node.memory is None
@@ -459,14 +459,14 @@ class Facts:
         self.suppose("tasks do not slow each other down", alone, "cluster.nodes.gpus.sharing", kind.kind)
 
     def one_by_one(self, blind: bool = True) -> str:
-        """Check that devices run one launch at a time, undisturbed; return `order(blind)`."""
+        """Check that a device runs one task at a time; check and return `order(blind)`."""
         self.undisturbed()
         order = self.order(blind)
         self.one_in_flight()
         return order
 
     def alone(self) -> None:
-        """Check that GPUs of all types run one task at a time."""
+        """Record the assumption that GPUs of all types run one task at a time."""
         gpus = [mode.type for mode in self.modes if not mode.on_cpu]
         holds = all(one.sharing.kind == "exclusive" and one.streams == 1 for one in gpus)
         self.suppose("a GPU takes one task at a time", holds, "cluster.nodes.gpus.sharing")
@@ -480,7 +480,8 @@ class Facts:
     def one_gpu(self, load: float, soft: bool = False) -> None:
         """Check for one GPU with enough memory and streams for all tasks in the system.
 
-        load: that of the GPU; P(more tasks than fit) must be below 1e-6.  soft: a failure makes the match approximate.
+        load: utilization of the GPU.  Memory and streams are enough if P(more tasks than fit) is below 1e-6.  soft: if
+        they are not, the model still matches, but only approximately.
         """
         mode: Any = self.mode
         text, holds = "there is one GPU, and a task has all of it", self.servers == 1 and mode.whole_devices
@@ -564,7 +565,7 @@ class Facts:
         return True
 
     def transient(self, relaxation: float) -> float:
-        """Return the fraction by which the empty start lowers this run's means."""
+        """Return the relative bias of means from the empty start; `relaxation`: time in s."""
         warm = 0.0 if math.isnan(self.warmup) else self.warmup
         lasts = self.lasts - warm
         return math.exp(-warm / relaxation) * min(1.0, relaxation / lasts) if lasts > 0 else 1.0

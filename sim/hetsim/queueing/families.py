@@ -18,12 +18,12 @@ def moves_data(facts: Facts) -> bool:
 
 
 def sized_tasks(facts: Facts) -> bool:
-    """Return True if all keys are supported, tasks have one mode, and times are known."""
+    """Check that all scenario keys are covered, tasks share a mode, times are random."""
     return facts.recognized & facts.one_way() and facts.sizes_known()
 
 
 def own_order(facts: Facts) -> bool:
-    """Check the assumptions of models with one task at a time, in any order."""
+    """Check assumptions of models where a GPU runs one task at a time, in any order."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.open_door()
     facts.undisturbed()
@@ -98,7 +98,7 @@ def predicted_rows(figures: Mapping[str, float | None]) -> list[PredictedRow]:
 
 
 def matched_with_loss(facts: Facts, model: str, line: Prediction, tails: bool) -> Match:
-    """Return the match for a prediction `line` of a model in which tasks are lost."""
+    """Return the match of a loss model; line: its prediction; tails: with percentiles."""
     return matched(facts, model, line, rows_of(facts, line, line.throughput * facts.law.mean, tails, loss=True))
 
 

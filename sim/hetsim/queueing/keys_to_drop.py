@@ -1,4 +1,4 @@
-"""Finds keys to remove so that a scenario that matches no model has a prediction."""
+"""Finds keys to remove so that a queueing model can predict a scenario."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -89,7 +89,7 @@ def tries_again(facts: Facts, model: str) -> Match:
 
 
 def copies(facts: Facts, _: str) -> Match:
-    """Match redundant copies sent to all servers (M/M/1), or to d servers with queues."""
+    """Match copies of tasks on all servers (which act as one: M/M/1), or on d servers."""
     first, *others = (entry.clients for entry in facts.model.workload)
     hedge: Any = first.hedge if first is not None and others.count(first) == len(others) else None
     key, apart = "workload.0.clients.hedge", hedge is not None and hedge.apart
@@ -138,7 +138,7 @@ def token_bucket(facts: Facts, model: str) -> Match:
 
 
 def trunk_reservation(facts: Facts, model: str) -> Match:
-    """Match the scenario to trunk reservation by class."""
+    """Match the scenario to the queueing model of trunk reservation by class."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.one_by_one()
     servers, given = facts.servers, facts.parameter("admission", "servers", None)
@@ -185,7 +185,7 @@ def work_limit(facts: Facts, model: str) -> Match:
 
 
 def _one_server(facts: Facts, blind: bool) -> tuple[str, Law]:
-    """Check for one exponential server, Poisson arrivals; return order and service."""
+    """Require M/M/1; return its order and service time.  blind: as in `Facts.order`."""
     understood = facts.arrivals() & sized_tasks(facts)
     order = facts.one_by_one(blind)
     single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
@@ -219,7 +219,7 @@ def impatient(facts: Facts, _: str) -> Match:
 
 
 def _gangs(facts: Facts, blind: bool) -> tuple[bool, int]:
-    """Check what all gang models assume; return (can predict, number of GPUs)."""
+    """Record the assumptions of gang models; return (can predict, number of GPUs)."""
     understood = facts.arrivals() & facts.recognized & facts.sizes_known()
     facts.order(blind)
     facts.alone()
@@ -256,7 +256,7 @@ def gangs_with_loss(facts: Facts) -> Match:
 
 
 def gangs_in_line(facts: Facts, _: str) -> Match:
-    """Match the scenario to gangs that start in the order of one queue."""
+    """Match the scenario to multiserver jobs: gangs that wait in one FCFS queue."""
     understood, servers = _gangs(facts, blind=False)
     discipline = getattr(facts.policies.scheduler.make(), "discipline", "")
     facts.suppose("gangs start in order, without overtaking", discipline == "block", "policy.scheduler", discipline)

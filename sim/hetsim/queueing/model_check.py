@@ -1,4 +1,4 @@
-"""Model check: predictions compared with CIs of the scenario's replications."""
+"""Model check: predictions of queueing theory compared with simulated CIs."""
 
 import math
 from typing import NamedTuple, Unpack
@@ -57,7 +57,7 @@ def simulate(
 
 
 def _interval(row: PredictedRow, runs: Replications, tables: list[pd.DataFrame], confidence: float) -> Interval:
-    """Return the CI of a predicted figure, which is that of all tasks or of one class."""
+    """Return the CI from runs of the metric in `row`, for all tasks or its class."""
     def column(name: str) -> np.ndarray:
         if row.class_:
             return np.array([float(table[name][row.class_]) for table in tables])

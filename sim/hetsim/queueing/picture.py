@@ -1,4 +1,4 @@
-"""Theory and simulation in one picture, against a key of the scenario."""
+"""Draws theory and simulation in one picture, as a function of a scenario key."""
 
 from typing import Any
 

@@ -112,7 +112,7 @@ def _phases_fit(arrival_states: int, phases: levels.PhaseType | None, servers: i
 
 
 def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
-    """Return E[1 - exp(-s gap)] of a workload's renewal process, as a function of s."""
+    """Return the function s -> E[1 - exp(-s G)] of the times G between arrivals."""
     if scv == 0:
         return lambda s: -math.expm1(-s / rate)
     if arrivals.family == "hyperexponential" or (arrivals.family == "auto" and scv > 1):
@@ -122,7 +122,7 @@ def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
 
 
 def closed(facts: Facts, _: str) -> Match:
-    """Match the scenario to the machine repair model, or to several closed loops."""
+    """Match one closed loop to the machine repair model, several to a product form."""
     entries = facts.model.workload
     loops: list[Any] = [entry.arrivals for entry in entries if getattr(entry.arrivals, "closed", False)]
     labels = [one.label for one in facts.customers]

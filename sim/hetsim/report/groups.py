@@ -18,7 +18,7 @@ def groups_lines(
 ) -> list[str]:  # fmt: skip
     """Return tables of groups as text, one row per group and policy.
 
-    With a comparison, the paired differences to its base follow each table.  `only`: metrics to show, if defined.
+    With a comparison, the paired differences to its base follow each table.  `only`: the metrics to show; empty: all.
     """
     lines, further = [], list(further)
     for name in checked(by):

@@ -302,7 +302,7 @@ def remarks(outcome: Outcome) -> list[str]:
 
 
 def _untold(warnings: Iterable[str]) -> list[str]:
-    """Return the warnings except that of unproven plans, which the table states."""
+    """Drop warnings about unproven plans, which the report shows in another place."""
     return [text for text in warnings if NOT_PROVEN not in text]
 
 
@@ -317,7 +317,7 @@ _FIGURE = re.compile(r"(?<![\w.\"#])\d+(?:\.\d+)?(?![\w\"]|\.\d)")  # a number t
 
 
 def gathered(runs: Replications) -> list[str]:
-    """Return warnings of replications: a line for each kind, with ranges of numbers."""
+    """Return replications' warnings: a line per kind, with its numbers as ranges."""
     kinds: dict[str, list[str]] = {}
     warnings = _untold(runs.warnings)
     of_all = dict.fromkeys(warning for warning in warnings if not _REPLICATION.match(warning))
@@ -344,7 +344,7 @@ def _ranges(texts: list[str]) -> str:
 
 
 def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
-    """Return warnings of all policies, by policy and kind; merged if all are equal."""
+    """Return warnings, each with its policy; one that all policies have appears once."""
     many = [run for run in runs.values() if isinstance(run, Replications) and len(run) > 1]
     said: dict[str, list[str]] = {}
     for label, run in runs.items():

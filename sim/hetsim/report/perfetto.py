@@ -53,7 +53,7 @@ Event = dict[str, Any]
 
 
 class Slices(NamedTuple):
-    """Stages of launches on threads, as columns, in whole nanoseconds."""
+    """Slices of a Perfetto trace: stages of launches as columns, in whole nanoseconds."""
 
     bar: np.ndarray  # row of the bar of each slice
     stage: np.ndarray  # position in ORDER
@@ -169,7 +169,7 @@ def _gaps(columns: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarr
 
 
 def _threads(result: Result, bars: pd.DataFrame, slices: Slices) -> tuple[np.ndarray, dict[tuple[str, int], str]]:
-    """Return the thread of each slice, and names of threads by device and number."""
+    """Return the Perfetto thread of each slice, and thread names by (device, number)."""
     line, core = bars["line"].to_numpy()[slices.bar], bars["core"].to_numpy()[slices.bar]
     positions = {device: number for number, device in enumerate(result.devices["device"])}
     device = np.array([positions[name] for name in line], dtype=np.int64)
@@ -208,7 +208,7 @@ def _slice_events(bars: pd.DataFrame, slices: Slices, pid: np.ndarray, tid: np.n
 
 
 def _request_events(result: Result, service: LanguageService, process: int) -> Iterator[Event]:
-    """Yield the requests to a language model: until the first token, then to the last."""
+    """Yield a prompt span and an answer span for each request to a language model."""
     record, tasks = result.record, result.record.input.tasks
     rows = service.rows[~np.isnan(record.start[service.rows])]
     begin, first, end = (

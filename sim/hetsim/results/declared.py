@@ -77,9 +77,9 @@ def metric(
         of: "tasks" if the metric is defined for any group of tasks, "run" for the whole run only
         weight: if the value is a mean over tasks or tokens, the name of their number
             (`hetsim.results.one_run.estimands.WEIGHTS`)
-        sets: sets that contain the metric ("usual": shown by every comparison and sweep).  "usual:20" also sorts it by
-            the number 20 in this set; otherwise the order is that of declaration.  A user's metric in a set is also in
-            all summaries
+        sets: sets that contain the metric ("usual": shown by every comparison and sweep).  Metrics of a set are shown
+            in the order of declaration, but those with a number, such as "usual:20", come first, by number.  A metric
+            defined by a user that is in any set is also shown in all summaries
         title: the name shown to users; by default the name in words
         hide_if_zero: do not show the metric as part of a set if its value is 0 for all policies
         congested: True if the values depend on congestion, as waits do, and are therefore skewed

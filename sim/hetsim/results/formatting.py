@@ -105,7 +105,7 @@ def with_unit(text: str, unit: str) -> str:
 
 
 def one(value: float, units: Sequence[Unit]) -> str:
-    """Format a value in a suitable unit."""
+    """Format a value in that unit of `units` that suits its size."""
     factor, name = fitting([value], units)
     text = figures(value / factor)
     if units == PERCENT and text == "100" and value < 1:

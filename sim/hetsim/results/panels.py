@@ -46,7 +46,7 @@ class Line:
 
 @dataclass
 class Band:
-    """The area between two lines; peak: `high` is a maximum where means are drawn."""
+    """The area between two lines; peak: if lines are averaged, `high` is a maximum."""
 
     x: Any
     low: Any
@@ -104,8 +104,8 @@ class Texts:
     """Texts at points, moved by `shift` points (1/72 inch).
 
     inside: axes ("x", "y", "xy") whose coordinates are shares of the panel; align: the horizontal anchor (left, center
-    or right); rise: the vertical one (bottom, center or top); room: available width in x units, above which a text is
-    omitted; free: place each text where it covers no point, or omit it.
+    or right); rise: the vertical one (bottom, center or top); room: available width in x units; a wider text is
+    omitted; free: move each text to where it covers no point, or omit it.
     """
 
     x: Any
@@ -212,7 +212,7 @@ class Picture:
 
 
 def time_axis(low: float, high: float, label: str = "time", means: np.ndarray | None = None) -> Axis:
-    """Axis of seconds in a unit that suits the range; means: edges of averaging bins."""
+    """Time axis in a suitable unit; means: edges (s) of bins whose means are drawn."""
     factor, name = fitting([high - low], SECONDS)
     steps = (1, 1.5, 2, 3, 6, 10) if name in ("min", "h") else STEPS
     ticks = [(tick * factor, f"{tick:g}") for tick in round_values(low / factor, high / factor, 8, steps=steps)]
@@ -239,7 +239,7 @@ STEPS = (1, 2, 2.5, 5, 10)
 def round_values(
     low: float, high: float, count: int, integer: bool = False, *, steps: Sequence[float] = STEPS
 ) -> list[float]:
-    """About `count` round values between `low` and `high`, whichever is larger."""
+    """Return about `count` round values between `low` and `high` (in either order)."""
     low, high = min(low, high), max(low, high)
     raw = (high - low) / count
     if not (raw > 0 and math.isfinite(raw)):
@@ -296,7 +296,7 @@ PIXELS_A_MEAN = 8  # Width in pixels of each mean.
 
 
 def settled(panel: Panel, pixels: float) -> Panel:
-    """Return a panel with limits and ticks; steps too dense for `pixels` become means."""
+    """Return a panel (`pixels` wide) with limits and ticks; dense lines become means."""
     marks, label = panel.marks, panel.y.label
     edges = _means_edges(panel, pixels) if panel.means else None
     if edges is not None:
@@ -322,7 +322,7 @@ def _values(mark: Line | Band) -> dict[str, np.ndarray]:
 
 
 def _means_edges(panel: Panel, pixels: float) -> np.ndarray | None:
-    """Return edges of intervals to average over; None if steps are far enough apart."""
+    """Return edges of intervals to average over; None if no step curve is too dense."""
     series = [values for mark in panel.marks if getattr(mark, "steps", False) for values in _values(mark).values()]
     low, high = panel.x.low or 0.0, panel.x.high or 0.0
     if all(_is_roomy(values, pixels) for values in series) or not (math.isfinite(high) and high > low):

@@ -69,7 +69,7 @@ def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0
 
 
 def half_width(values: np.ndarray, metric: str, share: float) -> float:
-    """Return the half-width of a t interval whose upper end is the quantile `share`."""
+    """Return the half-width of the t interval up to quantile `share` (0.975: 95 %)."""
     count, spread = len(values), deviation(values)
     degrees = freedom(excess_kurtosis(metric, spread, float(values.mean())), count)
     return student_quantile(share, float(degrees)) * spread / math.sqrt(count)
@@ -78,10 +78,10 @@ def half_width(values: np.ndarray, metric: str, share: float) -> float:
 def excess_kurtosis(metric: str, spread: Floats, mean: Floats) -> Floats:
     """Assumed excess kurtosis of a metric's replications; 0 unless it is `congested`.
 
-    `congested`: declared to depend on waiting.  Ten values are too few to estimate their skewness.  In a queue,
-    however, the skewness is about `SKEW` times the coefficient of variation, and the excess kurtosis is 1.5 times the
-    square of the skewness (as in the gamma family), at most that of the exponential distribution.  For a share of which
-    more is better, the coefficient of variation is that of 1 - share.
+    A congested metric is declared to depend on waiting.  Ten replications are too few to estimate the skewness.  In a
+    queue, however, the skewness is about `SKEW` times the coefficient of variation, and the excess kurtosis is 1.5
+    times the square of the skewness (as in the gamma family), at most that of the exponential distribution.  For a
+    share of which more is better, the coefficient of variation is that of 1 - share.
     """
     declared = declaration(metric)
     if declared is None or not declared.congested:
@@ -96,8 +96,8 @@ def excess_kurtosis(metric: str, spread: Floats, mean: Floats) -> Floats:
 def freedom(kurtosis: Floats, count: int) -> Floats:
     """Degrees of freedom of a standard deviation of n values with excess kurtosis κ.
 
-    If few or short runs contain the rare periods of congestion, their standard deviation is small exactly when their
-    mean is, and Student's interval is too narrow.  The variance of the variance is that of normal values times
+    Few or short runs may miss the rare periods of congestion: then their mean and their standard deviation are both too
+    small, and Student's interval is too narrow.  The variance of the variance is that of normal values times
     1 + κ (n - 1) / 2n, which leaves (n - 1) / (1 + κ (n - 1) / 2n) degrees of freedom (Box 1953; Satterthwaite 1946).
     Resulting coverage: benchmarks/coverage.py.
     """
@@ -158,8 +158,8 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
 
     Of m tests, that with the k-th smallest p is made at level (1 - confidence) / (m - k + 1); all tests after the first
     that fails use the level of that test.  Each interval has the level of its test: it excludes 0 exactly if the
-    difference is significant.  The degrees of freedom are n - 1, without the correction of `freedom`, which only the
-    end of an interval far from 0 would need: no difference is reported too often.
+    difference is significant.  The degrees of freedom are n - 1.  The correction of `freedom` is not applied: only the
+    end of an interval that is far from 0 would need it, so no difference is reported too often.
     """
     results = []
     for values in pairs:

@@ -88,7 +88,7 @@ def parse_yaml(of: str, text: str) -> Any:
 
 @contextmanager
 def reading_stored(*folders: str | Path) -> Iterator[None]:
-    """Turn unexpected errors caused by the contents of folders into UsageError."""
+    """Raise UsageError for unexpected errors in reading the files of these folders."""
     try:
         yield
     except (HetsimError, OSError, MemoryError):
@@ -176,7 +176,7 @@ def unsealed(path: Path) -> dict[str, Any]:
 
 
 def unsealed_text(path: Path, text: bytes) -> dict[str, Any]:
-    """Verify and parse the contents of a sealed file."""
+    """Verify the checksum of a JSON file written by `sealed`, and return its contents."""
     try:
         content = parse_json(path, text)
         if not isinstance(content, dict):
@@ -213,13 +213,14 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 def check_names(mark: Path, names: Collection[Any]) -> None:
     """Raise DamagedFile unless all files that `mark` names are in its directory.
 
-    It can come from an untrusted source: a name or link that leads out of it would be read, and copied on save.
+    `mark` can come from an untrusted source: a name or link that leads out of the directory would be read, and copied
+    on save.
     """
     folder = os.path.realpath(mark.parent)
     for name in names:
         parts = PurePosixPath(name).parts if isinstance(name, str) else ()
         if not parts or name != "/".join(parts) or {"..", "/"} & set(parts) or set("\\:\0") & set(name):
-            raise DamagedFile(mark, f"it names the file {shown(name)}, which cannot be in its folder")
+            raise DamagedFile(mark, f"it names the file {shown(name)}, which is not a valid path inside its folder")
         if any("/".join(parts[:depth]) in names for depth in range(1, len(parts))):
             raise DamagedFile(mark, f"it names the file {shown(name)}, and one of its folders as a file too")
         if not Path(os.path.realpath(mark.parent / name)).is_relative_to(folder):

@@ -52,7 +52,7 @@ def looked_up(find: Callable[[str], Any], name: str) -> Any:
 class Short:
     """Annotation: a field that also accepts a short form, which `expand` converts.
 
-    `schema`: the JSON Schema of the short form.  None: a single item in place of a list, with the schema of the items.
+    `schema`: the JSON Schema of the short form.  None: the field is a list, and its short form is a single item.
     """
 
     def __init__(self, expand: Callable[[Any], Any], schema: dict[str, Any] | None = None):
@@ -102,7 +102,7 @@ class Mirror(Model):
 
     @property
     def given(self) -> dict[str, Any]:
-        """Values of the keys that are not None, as arguments of the dataclass."""
+        """Values of the keys that are not None, as arguments of the mirrored dataclass."""
         return {name: value for name in self.KEYS if (value := getattr(self, name)) is not None}
 
     def made(self, **more: Any) -> Any:
@@ -136,13 +136,13 @@ class Keys:
 
 
 def keys_of(source: type, *only: str, **types: Any) -> Callable[[type[M]], type[M]]:
-    """Decorator: add a dataclass's fields (all, or `only` these) to a schema as keys."""
+    """Decorator: give a schema the fields of a dataclass (or `only` some) as keys."""
 
     return lambda model: _based(model, _model_of(source, source.__name__, types, only))
 
 
 def inline_of(other: type[BaseModel], *but: str) -> Callable[[type[M]], type[M]]:
-    """Decorator: add the keys of another schema, except `but`, as optional keys."""
+    """Decorator: add the keys of schema `other` (except `but`), all of them optional."""
     keys: dict[str, Any] = {  # None stands where a type has nothing else to be annotated with
         name: (typing.Annotated[(info.annotation, *info.metadata, None)] | None, None)
         for name, info in other.model_fields.items()

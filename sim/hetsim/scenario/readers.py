@@ -228,7 +228,7 @@ class ReadScenario(Protocol):
 
 @cache
 def rows() -> dict[str, frozenset[str]]:
-    """Return which readers (simulation, theory, ...) support a key; `.**`: all below."""
+    """Map keys to readers (models, planners) that support them; `x.**`: keys below x."""
     readers_by_key: dict[str, frozenset[str]] = {}
     section = ""
     for line in _TABLE.splitlines():
@@ -248,7 +248,7 @@ def rows() -> dict[str, frozenset[str]]:
 
 
 def pattern_of(path: str) -> str:
-    """Return the key under which the table of readers lists a path of the scenario."""
+    """Return the key that the table of readers has for a path of the scenario."""
     for section, other in _ALIKE.items():
         if path.startswith(section) and path != "workload.classes.weight":
             path = other + path.removeprefix(section)
@@ -257,7 +257,7 @@ def pattern_of(path: str) -> str:
 
 @cache
 def readers_of(pattern: str) -> frozenset[str] | None:
-    """Return the readers that support a key's pattern; None if the table lacks it."""
+    """Return the readers (models, planners) that support a key; None: not in `rows()`."""
     parts = pattern.split(".")
     stars = [".".join(parts[:end]) + ".**" for end in range(1, len(parts) + 1)]
     permitted = [row for row in (rows().get(name) for name in (pattern, *stars)) if row is not None]
@@ -265,7 +265,7 @@ def readers_of(pattern: str) -> frozenset[str] | None:
 
 
 def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None) -> list[Problem]:
-    """Return problems of keys that a reader does not support; `entry`: only its keys."""
+    """Return problems of keys unknown to a reader; `entry`: skip other entries' keys."""
     first_paths: dict[str, Path_] = {}
     for path, pattern in _unknown(scenario.document.data, (), "", reader=reader, base=scenario.base):
         other = entry is not None and path[0] == "workload" and isinstance(path[1], int) and path[1] != entry

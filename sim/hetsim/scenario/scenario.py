@@ -97,7 +97,7 @@ class Scenario:
     def joined(self, changed: Mapping[str, Scenario]) -> Scenario:
         """Copy the scenario, with top-level keys (such as `policy`) of other scenarios.
 
-        Parameters: changed: by key, the scenario whose value is used; the value must name no files.
+        Parameters: changed: by key, the scenario whose value is used (it must not name files, which are not copied).
         Returns: the combined scenario, which shares its parts with the given scenarios.
         """
         raw = {**self.raw, **{key: one.raw[key] for key, one in changed.items()}}
@@ -198,7 +198,7 @@ class Scenario:
 
     @contextmanager
     def addresses(self) -> Iterator[None]:
-        """Context manager that adds file, line and column to problems raised inside it."""
+        """Context manager that adds file, line and column of the key to raised problems."""
         try:
             yield
         except ScenarioError as error:
@@ -268,7 +268,7 @@ def _sweep_paths(document: Document) -> Iterator[Problem]:
 
 
 def _further(document: Document, base: Path, traces: dict[int, TraceSpec]) -> list[Problem]:
-    """Return problems of traces, cluster and entries, if other parts are invalid."""
+    """Return more problems of an invalid scenario: of traces, cluster and workload."""
     from hetsim.scenario.building.streams_and_items import check_parts
 
     problems: list[Problem] = []

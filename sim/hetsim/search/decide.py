@@ -47,7 +47,7 @@ MAX_CANDIDATES = 10_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A combination of values and policy, with its trial; `objective`: NaN if unknown."""
+    """Tried values and policy, with test results and objective (NaN if unknown)."""
 
     number: int
     values: Mapping[str, Any]
@@ -219,7 +219,7 @@ def decide(
     policies: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None, minimize: str | None, confidence: float,
     delta: float, first: int, tell: Callable[[Any], None] | None,
 ) -> Decision:  # fmt: skip
-    """Find the cheapest combination of values and policy that meets all targets."""
+    """Find the cheapest policy and values of the keys in `over` that meet all targets."""
     if not 0 < delta < 1:
         raise UsageError(f"delta must be a share of the mean above 0 and below 1, such as 1%; got {delta:g}")
     base = scenario.moved()
@@ -267,7 +267,7 @@ def _cases(base: Scenario, given: Sequence[PointRow], seed: int | None) -> tuple
 
 
 def _known(objective: str, prices: list[float], given: Sequence[PointRow]) -> list[float]:
-    """Return the costs known before any run; empty if the objective is a metric."""
+    """Return the rows' costs if they need no run; empty if the objective is a metric."""
     if objective == PRICE:
         if not any(prices):
             raise UsageError("minimizing the price needs prices of the cluster (cluster.prices)")

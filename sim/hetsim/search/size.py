@@ -51,7 +51,7 @@ class SizeTrial:
 
 @dataclass(frozen=True)
 class Sizing:
-    """The smallest number that meets a target significantly: `size`, or None.
+    """Result of a size search: the smallest `size` shown to meet the target, or None.
 
     `trials`: every size tried, ascending.  `confidence`: probability that all verdicts are right.
     """
@@ -169,8 +169,8 @@ def size(
             are candidates without that assumption, and the result is a Decision; the same holds for several targets or
             policies, or with `minimize`.
         least, most: bounds of the search; without `most`, sizes are doubled until one meets the target, up to 4,096.
-            Without `least`, a bisection for waits or responses below a bound starts at the smallest size that can carry
-            the load, and tries sizes above it in steps that double; the first step is an eighth of that size.
+            Without `least`, a bisection for waits or responses below a bound begins at the smallest size that can carry
+            the load; without `most`, it then adds an eighth of that size, and twice as much each time.
         minimize: objective among candidates that meet all targets: `price`, of the whole cluster per hour (the default
             with prices); `total`, the sum of the varied counts (the default without prices); or any metric, by ranking
             and selection: the best with probability `confidence`, or within `delta` (a share) of the best.
@@ -228,7 +228,7 @@ def size(
 
 
 def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed: int | None) -> tuple[int, str]:
-    """Return the smallest value of `over` without certain overload, and why not less."""
+    """Return the smallest `over` without certain overload, and why smaller ones fail."""
     def overload(number: int) -> str:
         try:
             made = scenario.with_overrides({over: number}).build(seed)

@@ -1,4 +1,4 @@
-"""Targets of a metric, and verdicts from the replications of a case."""
+"""Targets such as `response_p99 < 200 ms`, and tests of them by replicated runs."""
 
 import math
 import re
@@ -73,8 +73,8 @@ class Target:
     def _gap(self, mean: float) -> float:
         """Return how far an estimate is inside the target; negative if it misses.
 
-        For a share of tasks the distance is logarithmic in the share that misses: a sample with few late tasks also has
-        a small spread, and a symmetric interval would end too early (docs/statistics.md).
+        For a share of tasks the distance is logarithmic in the share that misses.  A sample with few late tasks also
+        has a small spread, so that the usual confidence interval would be too short (docs/statistics.md).
         """
         declared = declaration(self.metric)
         gap = self.value - mean if self.below else mean - self.value
@@ -88,7 +88,8 @@ class Target:
     def missed_by(self, waits: Sequence[float], tasks: int) -> bool:
         """Return True if every run must miss the target because of an overload.
 
-        waits: (n, s): n tasks wait, the first 0 s, the last s seconds.  tasks: number of all tasks.
+        waits: a pair (n, s); n tasks are served, and their waits rise evenly from 0 to at least s seconds.  tasks:
+        number of all tasks.
         """
         served, longest = waits
         measure = re.fullmatch(r"(?:response|wait)_(?:mean|p(\d\d))", self.metric)
@@ -143,7 +144,7 @@ class TargetsTrial:
 
 
 class Judge:
-    """Tests targets; a verdict on a target in a case is wrong with P <= `error`."""
+    """Tests targets on cases (scenarios); each verdict is wrong with P <= `error`."""
 
     def __init__(self, study: Study, targets: Sequence[Target], replications: int, error: float):
         self.study, self.targets, self.looks = study, targets, looks(replications)
@@ -180,7 +181,7 @@ class Judge:
         return trial, series
 
     def sensitivity(self, series: Replicates | None, findings: Sequence[Any]) -> dict[str, Any]:
-        """Return how longer step times would change a case's metrics and verdicts."""
+        """Return the effects of 1 % longer LLM steps on metrics and verdicts of a case."""
         if series is None:
             return {}
         rows = [outcome.values or {} for outcome in series.taken]

@@ -105,7 +105,7 @@ class Tuning:
 
     @cached_property
     def interval_before(self) -> Interval:
-        """Confidence interval of the present setting, on the same loads as the new one's."""
+        """Confidence interval of the metric under the present setting, on the same loads."""
         return self._interval(self.present)
 
     def _interval(self, values: tuple[float, ...]) -> Interval:
@@ -115,7 +115,7 @@ class Tuning:
 
     @cached_property
     def difference(self) -> PairedDifference:
-        """Difference of the winner and the present setting, paired by replication."""
+        """Difference in `metric`, winner minus present setting, paired by replication."""
         return paired_differences([np.asarray(self.ours) - np.asarray(self.present)], self.confidence)[0]
 
     @property
@@ -288,7 +288,7 @@ def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
 
 
 def _meaning(scenario: Scenario) -> str:
-    """Return a text that is equal for scenarios with the same policies and keys."""
+    """Return a text that two scenarios share if all their keys and policies are equal."""
     rest = {key: value for key, value in scenario.raw.items() if key != "policy"}
     return repr((rest, _whole(scenario.policies)))
 
@@ -306,7 +306,7 @@ def _whole(value: Any) -> Any:
 
 
 def _stages(settings: int, first: int) -> Iterable[tuple[int, int, int]]:
-    """Yield stages of halving: remaining settings, replications of each before, after."""
+    """Yield per stage of halving: settings, and replications of each before and after."""
     remaining, before, after = settings, 0, first
     while remaining > 1:
         yield remaining, before, after

@@ -1,8 +1,9 @@
 """Named serving engines: their constants, and their errors on measured servers.
 
 `benchmarks/measured_servers.py --write` writes `engines.json` from measured servers: constants fitted to each engine,
-and bounds that contain the signed errors of nine of ten servers (split conformal).  A model, number format or GPU that
-was not measured with the engine has the bounds of the errors that whole families, or GPUs, show when they are left out.
+and bounds that contain the signed errors of nine of ten servers (split conformal).  For a model, number format or GPU
+that was not measured with the engine, the bounds are those of errors on whole model families, or GPUs, that were
+excluded from the fit.
 Reference: NVIDIA, Kernel Times of aiconfigurator-core 0.12.0 (2026), for the surfaces in `surfaces.parquet`.
 """
 
@@ -32,7 +33,7 @@ NODE = (1, 2, 4, 8)  # numbers of GPUs of a node over which `support` divides a 
 
 @cache
 def fitted() -> dict[str, Any]:
-    """Return fitted constants of `engines` (as vllm), errors, and measured loads."""
+    """Return the fitted constants of each engine, their errors and the measured loads."""
     return dict(json.loads(package_data(__file__, "engines.json")))
 
 
@@ -57,7 +58,7 @@ def numbered(version: str) -> tuple[int, ...]:
 
 
 def gpu_of(peak: Peak) -> str | None:
-    """Return the name of the GPU with these peaks and measured kernels, or None."""
+    """Return the name of the measured GPU with these peak rates, or None."""
     return next((key[0] for key in surfaces() if DEVICES.get(key[0]) == peak), None)
 
 
@@ -85,12 +86,12 @@ def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSte
     try:
         kernels = kernels_of(model, gpu, peak, engine=engine, divided=Divided(gpus))
     except NotMeasured as reason:
-        raise ValueError(f"{reason}; without engine the steps are estimated from figures of the GPU") from None
+        raise ValueError(f"{reason}; leave out engine to estimate the steps from figures of the GPU") from None
     return kernels.steps(figures["constants"])
 
 
 def defaults(text: str) -> dict[str, Any]:
-    """Return the service keys that an engine sets if the scenario does not."""
+    """Return an engine's defaults of service keys; text: engine, such as vllm-0.15."""
     _, figures = engine_of(text)
     keys: dict[str, Any] = {"max_num_batched_tokens": figures["tokens"], "front_end": f"{figures['front_end']} s"}
     if numbered(text.partition("-")[2]) >= numbered(figures["asynchronous"]):
@@ -109,7 +110,7 @@ def shape_of(model: Architecture) -> Architecture:
 
 
 def formats_of(model: Architecture) -> str:
-    """Return the formats of weights and experts, as names of surfaces."""
+    """Return the kernels' number format of weights, or weights/experts: bfloat16/fp8."""
     weights = model.number_format.weights
     names = [weights, model.number_format.experts or weights][: 1 + (model.experts > 1)]
     return "/".join(parts.FORMATS.get(name, (name,))[0] for name in names)
@@ -117,7 +118,7 @@ def formats_of(model: Architecture) -> str:
 
 @cache
 def measured_models(engine: str) -> dict[Architecture, str]:
-    """Return the names of the models of an engine's measured servers, by shape."""
+    """Return the names of the models measured on an engine's servers, by architecture."""
     return {shape_of(architectures.model(name)): name for name in fitted()["engines"][engine]["models"]}
 
 
@@ -155,10 +156,11 @@ class Interval:
         return math.exp(generator.normal(*self.normal))
 
     def updated(self, factor: float, error: float, drift: float, within: float, again: bool) -> "Interval":
-        """Return the posterior of the factor, after one run was measured (Bayes).
+        """Return the interval after the factor was measured in one run (Bayes).
 
-        factor: the measured log(factor), with standard error `error`; again: the new interval is for another run.
-        drift: standard deviation of the logarithm between runs; within: the part of it in this interval.
+        factor: the measured log(factor), with standard error `error`.  drift: standard deviation of log(factor) from
+        run to run; within: the part of `drift` that this interval already includes.  again: True: return the interval
+        of another run, with the drift of that run; False: return that of the factor that all runs have in common.
         """
         if math.isinf(error):
             return self
@@ -174,8 +176,9 @@ def interval(
 ) -> Interval:  # fmt: skip
     """Return the 90 % interval of measured / predicted step times.
 
-    A load (tokens per request, concurrent requests) widens the interval by its distance to the nearest measured load.
-    A model or a number format of weights that was not measured with the engine has the errors of families left out.
+    `text`: serving engine and version, such as vllm-0.15.  A load (tokens per request, concurrent requests) widens the
+    interval by its distance to the nearest measured load.  If the engine was not measured with this model or number
+    format of weights, the interval is that of the prediction errors for model families that were excluded from the fit.
     """
     (engine, figures), gpu, data = engine_of(text), gpu_of(peak), fitted()
     name, formats = measured_models(engine).get(shape_of(model)), formats_of(model)
@@ -202,9 +205,9 @@ def interval(
 
 
 def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
-    """Return how well a model's steps are measured on a GPU, a row per serving engine.
+    """Return how reliable a model's step times on a GPU are, a row per serving engine.
 
-    Numbers of GPUs with equal evidence share a row.  UnknownName if the GPU is not known.
+    Numbers of GPUs with equal results share a row.  UnknownName if the GPU is not known.
     """
     peak = device(gpu_name)
     rows = dict[tuple[str, ...], dict[str, Any]]()

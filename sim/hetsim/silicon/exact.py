@@ -52,7 +52,7 @@ def measured(
 
 @lru_cache(maxsize=4)
 def rows(file: Path) -> Any:
-    """Return the rows of a kernel table that are supported, with a column per axis."""
+    """Return the supported rows of a kernel table; adds columns such as `context`."""
     import pandas as pd
 
     frame = pd.read_parquet(file)

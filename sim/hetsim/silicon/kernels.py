@@ -62,7 +62,7 @@ class Surface:
         return np.asarray(np.exp2(total / STEPS) * 1e-9)
 
     def beyond(self, *coordinates: Coordinate) -> np.ndarray:
-        """Return seconds at coordinates without those of a launch."""
+        """Return seconds at coordinates minus the time to launch a kernel (at least 0)."""
         return np.maximum(0.0, self.at(*coordinates) - self.launch)
 
 
@@ -82,7 +82,7 @@ def surfaces() -> dict[Key, Surface]:
 
 @cache
 def surface_of(key: Key) -> Surface:
-    """Return a kernel's surface; with all points of the full table if it is installed."""
+    """Return a kernel's surface, with all points if aiconfigurator-core is installed."""
     shipped = surfaces()[key]
     if (table := exact.measured(*key, shipped.version)) is None:
         return shipped
@@ -130,13 +130,13 @@ class Divided:
 
     @property
     def experts(self) -> tuple[int, int]:
-        """Degrees of division of each expert (tensor parallel) and of the set of experts."""
+        """Tensor-parallel degree of each expert, and expert-parallel degree."""
         return self.expert_tensor or self.gpus // self.expert, self.expert
 
 
 @dataclass
 class Kernels:
-    """Seconds of a step's matrices, experts, sums, norms, attention and last layer."""
+    """Seconds of a step's kernels (matrices, experts, all-reduces, attention, others)."""
 
     layers: int
     special: bool = False  # latent or linear attention, whose layers have more kernels
@@ -148,7 +148,7 @@ class Kernels:
     transferred: list[str] = field(default_factory=list)  # names of kernels that were measured in another shape only
 
     def add(self, part: str, seconds: np.ndarray) -> None:
-        """Add a kernel's seconds (an array over the token counts `TOKENS`) to a part."""
+        """Add a kernel's seconds (by token count, as `TOKENS`) to a part such as experts."""
         self.tokens[part] = self.tokens.get(part, np.zeros(len(TOKENS))) + seconds
 
     def steps(self, constants: Mapping[str, float]) -> KernelSteps:
@@ -187,13 +187,13 @@ class Builder:
         raise NotMeasured(f"{kernel.replace('_', ' ')} in {what} was not measured with {self.engine} on {self.gpu}")
 
     def formats(self, number_format: str) -> tuple[str, ...]:
-        """Return the measured formats of kernels that can stand for a number format."""
+        """Return the measured formats whose kernels can replace those of a number format."""
         if (formats := FORMATS.get(number_format)) is None:
             raise NotMeasured(f"no kernels for numbers in {number_format} were measured")
         return formats[::-1] if self.model.experts > 1 and number_format == "fp8" else formats
 
     def matrix(self, outputs: float, inputs: float, number_format: str | None = None) -> np.ndarray:
-        """Return a matrix's seconds for each of `TOKENS`, without a launch."""
+        """Return seconds of a matrix product by number of tokens, without kernel launch."""
         formats = self.formats(number_format or self.model.number_format.weights)
         for one in formats:
             keys: list[Key] = [(self.gpu, engine, "matrix", one, ()) for engine in ENGINES]
@@ -204,8 +204,9 @@ class Builder:
     def fastest(self, kernel: str, formats: tuple[str, ...], where: tuple[Coordinate, ...]) -> np.ndarray:
         """Return a kernel's seconds: the minimum over the engines that were measured.
 
-        Many measured times include launches by the host, which a server avoids: it replays a recorded graph of kernels.
-        Large matrix products hide them (over twice the time of the smallest): there the own engine's time counts.
+        Many measured times include the host's launches of kernels, which a server avoids: it replays a recorded graph
+        of kernels.  Large matrix products (over twice the time of the smallest) hide their launches: there the time
+        that was measured with this engine is returned.
         """
         keys = [(self.gpu, engine, kernel, one, ()) for engine in ENGINES for one in formats]
         times = {key: surface_of(key).at(*where) for key in keys if key in surfaces()}
@@ -356,7 +357,7 @@ def family_of(model: Architecture) -> str:
 
 
 def kernels_for(model: Architecture) -> Kernels:
-    """Return kernels of a model to which no time was added yet."""
+    """Return the kernels of a model, all of them still without times."""
     formats = (model.number_format.weights, model.number_format.experts)
     return Kernels(model.layers, family_of(model) in ("latent", "linear"), "nvfp4" in formats)
 

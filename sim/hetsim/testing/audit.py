@@ -1,4 +1,4 @@
-"""Recount a run from its launches alone, independently of the engine's state."""
+"""Audit a run: recompute capacity use and task states from its launches alone."""
 
 import math
 from collections import Counter, defaultdict

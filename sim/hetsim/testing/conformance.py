@@ -156,7 +156,7 @@ def _raise(breaches: Sequence[ContractBreach]) -> None:
 def examine(
     make_for: MakeFor, system: System, *, may_reject: bool = False, admission: MakeFor | None = None
 ) -> list[ContractBreach]:
-    """Return all rules broken in a policy's runs of one system."""
+    """Return all rules that the policy `make_for(system)` breaks in runs of `system`."""
     def run_input(scheduler: Any) -> Any:
         return system.run_input(scheduler, None if admission is None else admission(system))
 

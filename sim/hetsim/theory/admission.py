@@ -150,8 +150,9 @@ def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
 def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction:
     """M/M/1 that admits an arrival if at most `limit` seconds of work wait.
 
-    Valid for any load.  The workload has density λ p_0 exp(-(μ - λ) x) up to the limit and falls as exp(-μ x) beyond
-    it; an admitted customer waits for the workload that it finds.  Exact, distributions included.
+    Valid for any load.  The workload is 0 with probability p_0, has density λ p_0 exp(-(μ - λ) x) up to the limit and
+    falls as exp(-μ x) beyond it; an admitted customer waits for the workload that it finds.  Exact, distributions
+    included.
     Reference: Gavish and Schweitzer, The Markovian Queue with Bounded Waiting Time (1977).
     """
     positive(rate=rate, service_mean=service_mean)
@@ -199,9 +200,10 @@ def token_bucket(rate: float, refill: float, depth: float) -> float:
     """Return the share of Poisson arrivals that a token bucket rejects.
 
     A rejected arrival finds less than one token in a bucket of `depth` that is filled at `refill` tokens per second.
-    The number of missing tokens is the workload V of an M/D/1 with service 1 / refill that rejects jumps above `depth`.
-    Let G(x) be P(V ≤ x) / P(V = 0) of the same M/D/1 without rejections, x in tokens.  The loss is 1 - G / (1 + ρ G) at
-    x = depth - 1, with ρ = rate / refill.  For a whole b = depth: the loss of M/D/1/b.  Exact, any load, depth ≥ 1.
+    The number of missing tokens is the workload V (in service times) of an M/D/1 queue with service time 1 / refill,
+    which rejects an arrival that would raise V above `depth`.  Let G(x) be P(V ≤ x) / P(V = 0) of the same M/D/1
+    without rejections, x in tokens.  The loss is 1 - G / (1 + ρ G) at x = depth - 1, with ρ = rate / refill.  For a
+    whole b = depth: the loss of M/D/1/b.  Exact, any load, depth ≥ 1.
     Reference: Berger, Performance Analysis of a Rate-Control Throttle where Tokens and Jobs Queue (1991); Takács, The
     Time Dependence of a Single-Server Queue with Poisson Input and General Service Times (1962), for G.
     """

@@ -216,9 +216,10 @@ def _tails(rate: float, per_item: float, fixed: float, sizes: np.ndarray, empty:
 def inoue_bounds(rate: float, per_item: float, fixed: float) -> BatchBounds:
     """Bound the mean response of greedy batches of any size, in closed form.
 
-    E[T] is a decreasing function of the mean batch E[B] alone; E[B] ≥ max(1, λ τ / (1 - λα)) gives Inoue's upper bound
-    min(φ_0, φ_1), where α is `per_item` and τ is `fixed`: φ_1 = 3τ / (2 (1 - λα)) + α (λα + 2) / (2 (1 - λ²α²)).  Lower
-    bound: P(no arrival during a service) ≤ exp(-λ (α + τ)), so E[B] ≤ (λτ + exp(-λ (α + τ))) / (1 - λα).
+    E[T] is a decreasing function of the mean batch E[B] alone.  With α = `per_item` and τ = `fixed`, E[B] is at least 1
+    and at least λτ / (1 - λα).  Let φ_0 and φ_1 be the values of E[T] at these two bounds; min(φ_0, φ_1) is Inoue's
+    upper bound.  φ_1 = 3τ / (2 (1 - λα)) + α (λα + 2) / (2 (1 - λ²α²)).  Lower bound: P(no arrival during a service) ≤
+    exp(-λ (α + τ)), so E[B] ≤ (λτ + exp(-λ (α + τ))) / (1 - λα).
     Reference (upper bound): Inoue, Queueing Analysis of GPU-Based Inference Servers with Dynamic Batching (2021).
     """
     positive(rate=rate)

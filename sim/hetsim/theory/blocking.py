@@ -51,7 +51,7 @@ def multiserver_jobs(servers: int, classes: Sequence[tuple[float, float, int]]) 
     shares = rates / rates.sum()
 
     def started(running: tuple[int, ...], head: int) -> dict[tuple[tuple[int, ...], int], float]:
-        """Start gangs from class `head` on until one does not fit; P(running, next class)."""
+        """Start gangs until one does not fit; return the probability of each end state."""
         ends: dict[tuple[tuple[int, ...], int], float] = {}
         open_states = {(running, head): 1.0}
         while open_states:
@@ -129,8 +129,8 @@ def retries_in_vain(
 ) -> float:
     """Share of calls of `retrials` whose first try and `times` retries all fail.
 
-    For one call in the steady state of the others, with exponential times between tries.  With a queue, the time that
-    it waits in a try is ignored; so the queues that its tries find differ less than in reality.
+    For one call in the steady state of the other calls, with exponential times between tries.  With a queue, the time
+    that the call waits in a try is ignored; so the queue changes less between two tries than in reality.
     """
     from scipy.sparse import diags, eye, kron
     from scipy.sparse.linalg import splu
@@ -152,7 +152,7 @@ def retries_in_vain(
 def _between_tries(
     name: str, rate: float, service_mean: float, servers: int, retry_mean: float, patience_mean: float
 ) -> tuple[list[Level], list[np.ndarray]]:
-    """Return levels (number of calls between tries) and their states' probabilities."""
+    """Return Markov chain rates and probabilities by the number of retrying calls."""
     longest, edge, room = 64, 1.0, servers + (32 if patience_mean else 0)
     while edge > 1e-15:
         inside = np.arange(1, room + 1)

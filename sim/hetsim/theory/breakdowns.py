@@ -69,7 +69,7 @@ def completion(
 
 
 def varies_finitely(service: PhaseType | float, uptime_mean: float) -> bool:
-    """Return True if waits have a finite variance: finite third moments of completion."""
+    """Return True if the variance of waits is finite: E[completion time³] is finite."""
     return not isinstance(service, PhaseType) or 3 / uptime_mean < _slowest(service)
 
 
@@ -79,9 +79,9 @@ def _slowest(service: PhaseType) -> float:
 
 
 def _divided(service: PhaseType | float, points: list[float]) -> float:
-    """Return the mean, over the service time s, of a divided difference of exp(θs).
+    """Return the mean divided difference of the function exp(θs) of θ at `points`.
 
-    `points`: the values of θ; for the points 0 and ξ, the divided difference is (exp(ξs) - 1) / ξ.  To avoid
+    The mean is over the service time s.  For the points 0 and ξ, the divided difference is (exp(ξs) - 1) / ξ.  To avoid
     cancellation it is computed by linear systems (phases) or by a matrix exponential (constant service; Opitz).
     """
     from scipy.linalg import expm
@@ -100,7 +100,7 @@ def mmc_breakdowns(
     """M/M/c with servers that fail; a customer resumes its service on any server.
 
     Repairs are exponential and in parallel.  `wait_mean` is the response minus the service, interruptions included.
-    Exact, means only; the state of a level is the number of servers that are up.
+    Exact, means only; the states of the Markov chain are the numbers of customers and of servers that are up.
     Raises: UsageError: no steady state.
     """
     positive(rate=rate, service_mean=service_mean, uptime_mean=uptime_mean, repair_mean=repair_mean)

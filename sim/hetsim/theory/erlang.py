@@ -88,7 +88,7 @@ def _losses(load: float) -> Iterator[tuple[int, float]]:
 
 
 def load_for_loss(servers: int, most: float) -> float:
-    """Return the maximum load a = λ E[S] at a loss of at most `most`."""
+    """Return the maximum load a = λ E[S] with a loss probability of at most `most`."""
     whole_number(1, servers=servers)
     proportion(the_largest_loss=most)
     # B grows with a, and at most the carried load fits: a (1 - B) < c.
@@ -109,7 +109,7 @@ def load_for_delay(servers: int, most: float) -> float:
 
 
 def _root(quick: Callable[[float], float], high: float, exact: Callable[[float], float]) -> float:
-    """Return the root, found with a fast form of a function, corrected with `exact`."""
+    """Find the root of `quick` below `high`, then refine it to the root of `exact`."""
     from scipy.optimize import brentq
 
     near = float(brentq(quick, high * 1e-12, high, xtol=1e-14 * high, rtol=1e-14, maxiter=300))
@@ -128,7 +128,7 @@ def _root(quick: Callable[[float], float], high: float, exact: Callable[[float],
 
 
 def _smooth_b(load: float, servers: int) -> float:
-    """Return B as a ratio of Poisson probabilities: fast, error about 1e-16 c ln c."""
+    """Return the Erlang B loss probability fast; error about 1e-16 c ln c (c servers)."""
     from scipy.special import gammaln, pdtr
 
     below = float(pdtr(servers, load))
@@ -176,7 +176,7 @@ def halfin_whitt(rate: float, service_mean: float, delayed: float) -> Staffing:
 
 
 def limit_delayed(safety: float) -> float:
-    """Return the share delayed in the limit of many servers, with safety β > 0."""
+    """Return the limit of P(wait) for load a → ∞ on a + β √a servers; `safety`: β > 0."""
     from scipy.special import ndtr
 
     density = math.exp(-(safety**2) / 2) / math.sqrt(2 * math.pi)

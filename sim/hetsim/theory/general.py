@@ -57,9 +57,10 @@ def md1(rate: float, service_mean: float) -> Prediction:
 def mdc(rate: float, service_mean: float, servers: int) -> Prediction:
     """M/D/c, first come first served: constant service D on several servers.
 
-    Exact, means only.  Each server serves every c-th customer, like a single server with Erlang-c gaps.  With A_k the
-    sum of kc gaps of the arrivals, Spitzer's identity gives E[W] = Σ_k E[(kD - A_k)^+] / k and P(W = 0) = exp(-Σ_k
-    P(A_k < kD) / k).  Near a load of 1 (long sums), roots of z^c = exp(a (z - 1)) in the unit circle are used.
+    Exact, means only.  Each server serves every c-th customer, as a single server would whose gaps are sums of c gaps
+    (Erlang-c).  Let A_k be the sum of kc gaps between arrivals.  Spitzer's identity gives E[W] = Σ_k E[(kD - A_k)^+] /
+    k and P(W = 0) = exp(-Σ_k P(A_k < kD) / k).  Near a load of 1 (long sums), roots of z^c = exp(a (z - 1)) in the unit
+    circle are used.
     Reference: Crommelin, Delay Probability Formulae when the Holding Times are Constant (1932); Spitzer, A
     Combinatorial Lemma and Its Application to Probability Theory (1956).
     """
@@ -105,9 +106,9 @@ def _by_roots(load: float, servers: int) -> tuple[float, float]:
 class _LeadingExponential(NamedTuple):
     """P(V > x) ≈ factor exp(-decay x) of the workload V of M/D/1.
 
-    V is in service times; for x above `alone_from`, the error is below rounding.  The transform of P(V > x) has a pole
-    at -z for every root z ≠ 0 of z = ρ (exp(z) - 1), which are z = -ρ - W_k(-ρ exp(-ρ)) with Lambert's function
-    W.  `decay` is the real root; the next two roots (a complex pair) give `alone_from`.
+    V is in service times.  For x above `alone_from`, this term alone is exact up to rounding.  The transform of P(V >
+    x) has a pole at -z for every root z ≠ 0 of z = ρ (exp(z) - 1), which are z = -ρ - W_k(-ρ exp(-ρ)) with Lambert's
+    function W.  `decay` is the real root; the next two roots (a complex pair) give `alone_from`.
     """
 
     factor: float
@@ -205,8 +206,8 @@ def gim1(
 ) -> Prediction:
     """GI/M/1: independent gaps, exponential service; distributions included.
 
-    `gap_complement(s)` is 1 - A*(s) = E[1 - exp(-s gap)], the complement of the transform of the gaps: for constant
-    gaps `-math.expm1(-s / rate)`, for exponential gaps `s / (rate + s)`.  1 minus a computed A*(s) is possible too, but
+    `gap_complement(s)` is 1 - A*(s) = E[1 - exp(-s gap)], the complement of the transform A* of the gaps: for constant
+    gaps `-math.expm1(-s / rate)`, for exponential gaps `s / (rate + s)`.  A difference 1 - A*(s) of computed numbers
     loses digits near a load of 1.
 
     An arrival finds the server busy with probability σ = A*(μ (1 - σ)), and then P(W > t) = σ exp(-μ (1 - σ) t).
@@ -262,12 +263,13 @@ def allen_cunneen(
 
 
 def _error_of_mgc(load: float, servers: int, scv: float, third: float) -> float:
-    """Return the maximum relative error of `allen_cunneen` for M/G/c, of either sign.
+    """Return the maximum relative error of `allen_cunneen` for M/G/c, high or low.
 
-    load: per server.  For constant service, Cosmetatos gives a correction that raises the formula; the formula is too
-    low by at most 1.2 times this correction.  It is too high by at most the scv.  If the third moment is known, another
-    bound applies, fitted to services with two possible values, which Gupta and Osogami conjecture to be the extreme
-    ones.  Measured for up to 32 servers (docs/theory.md).
+    load: per server; third: third central moment of the service time / mean³ (inf: unknown).  For constant service,
+    Cosmetatos gives a correction that raises the formula; the formula is too low by at most 1.2 times this correction.
+    It is too high by at most the scv and, if the third moment is known, by at most a bound fitted to services with two
+    possible values, which Gupta and Osogami conjecture to be the extreme ones.  Measured for up to 32 servers
+    (docs/theory.md).
     Reference: Cosmetatos, Some Approximate Equilibrium Results for the Multi-Server Queue (M/G/r) (1976); Gupta and
     Osogami, On Markov-Krein Characterization of the Mean Waiting Time in M/G/K (2011).
     """

@@ -101,8 +101,9 @@ def mmpp_mc(
     switching   transition rates from state i to state j, one row per state; 0 on the diagonal
     First come, first served.  Figures are averages over customers: `delayed` is the share of arrivals, most of which
     arrive while the rate is high.
-    Exact, distributions included: P(W > t) = π(c) (I - R)^-1 exp(-cμ (I - R) t) a, where a contains the arrival rate of
-    each state divided by the mean rate.
+    Exact, distributions included: P(W > t) = π(c) (I - R)^-1 exp(-cμ (I - R) t) a, where R is the rate matrix and π(c)
+    the vector of probabilities of c customers (by state), μ = 1 / service_mean, and a contains each state's arrival
+    rate divided by the mean rate.
     Raises: UsageError: no steady state, or a chain that is not irreducible.
     Reference: Fischer and Meier-Hellstern, The Markov-modulated Poisson Process (MMPP) Cookbook (1993).
     """
@@ -127,9 +128,9 @@ def map_phc(
 
     For independent gaps between arrivals with the distribution `gaps` (a `PhaseType`), use `switching=gaps.onward,
     arriving=outer(gaps.ends, gaps.start)`.
-    First come, first served.  Figures are averages over customers: `delayed` is the share of arrivals.
-    Exact; means only, unless service is exponential.  A state of a level is a state of the arrivals with the number of
-    servers in each phase; there are at most 1,000 states.
+    First come, first served.  Averages are over customers; `delayed` is the share of customers that wait.
+    Exact; means only, unless service is exponential.  The state of the arrivals and the numbers of servers in each
+    service phase may have at most 1,000 combinations.
     Raises: UsageError: no steady state, too many states, or a chain that is not irreducible.
     Reference: Lucantoni, New Results on the Single Server Queue with a Batch Markovian Arrival Process (1991).
     """
@@ -163,7 +164,7 @@ def _map_phc(name: str, switch: Floats, arrive: Floats, service: PhaseType, serv
 def _map_levels(
     name: str, switch: Floats, arrive: Floats, service: PhaseType, servers: int, waited: Floats | None = None
 ) -> tuple[list, Level]:
-    """Return the levels of 0 to `servers` customers, and the level of larger numbers.
+    """Return levels for 0 to `servers` customers, and a level for all larger numbers.
 
     `waited`: probabilities of the first phase for customers that had to wait, if they differ from `service.start`.
     """
@@ -262,7 +263,7 @@ def are_quick(classes: Sequence[Sequence[float]], servers: int, preemptive: bool
 
 
 def _preempting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
-    """Return both mean waits, and P(`longest` customers of the higher class present)."""
+    """Return mean waits, and the probability of `longest` higher-class customers."""
     (high, first), (low, second) = (one[:2] for one in classes)
     number = np.arange(longest + 1)
     within = np.diag(np.full(longest, high), 1) + np.diag(np.minimum(number[1:], servers) / first, -1)
@@ -274,7 +275,7 @@ def _preempting(classes: Sequence[Sequence[float]], servers: int, longest: int) 
 
 
 def _waiting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
-    """Return both mean waits, and P(`longest` customers of the higher class wait)."""
+    """Return mean waits by class, and P(higher-class queue is at its cap `longest`)."""
     (high, first), (low, second) = (one[:2] for one in classes)
     full = {(busy, line): n for n, (busy, line) in enumerate(product(range(servers + 1), range(longest + 1)))}
     idle = {(i, j): len(full) + n for n, (i, j) in enumerate(
@@ -309,7 +310,7 @@ def _with(state: tuple[int, ...], kind: int, busy: int) -> tuple[int, ...]:
 
 
 def states_of(service: PhaseType, servers: int) -> int:
-    """Return the number of states of a level with all servers busy."""
+    """Return the number of ways in which busy servers can be in phases of `service`."""
     return math.comb(servers + len(service.start) - 1, servers)
 
 
@@ -319,7 +320,7 @@ def is_quick(states: int, servers: int) -> bool:
 
 
 def modulation(rates: Sequence[float], switching: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return the added variability and the relaxation time of modulated arrivals.
+    """Return the excess dispersion of modulated arrivals, and their relaxation time.
 
     rates: arrival rate in each state of a Markov chain; switching: rates from state to state.  The first result is the
     long-run index of dispersion of counts, minus 1 (that of Poisson arrivals); the second is the states' longest
@@ -351,8 +352,8 @@ def _occupancies(busy: int, phases: int) -> Floats:
 def _moves(states: Floats, to: Floats, rates: Floats) -> Floats:
     """Return rates from the states of one level (rows) to those of another (columns).
 
-    A state is the number of servers in each phase.  A server moves from phase i to j at `rates[i, j]`; the last index
-    of `rates` stands for an idle server.
+    A state is the number of servers in each phase.  A server moves from phase i to j at `rates[i, j]`; the last row and
+    column of `rates` are for idle servers.
     """
     flows, phases = np.zeros((len(states), len(to))), states.shape[1]
     place = {tuple(state): number for number, state in enumerate(to.tolist())}
@@ -367,8 +368,8 @@ def _moves(states: Floats, to: Floats, rates: Floats) -> Floats:
 def _solved(levels: list[Level], alike: Level) -> tuple[list[Floats], Floats]:
     """Return π of each of `levels`, and the matrix R of all levels above.
 
-    alike: transition rates that are the same for all levels above; its `down` leads to the next level below.
-    In `levels`, π(n + 1) = π(n) R(n), with R(n) computed downward; π(0) is that of the chain censored to level 0.
+    alike: transition rates of every level above; `alike.down` leads to the next level below.  In `levels`, π(n + 1) =
+    π(n) R(n), with R(n) computed downward; π(0) is stationary for the chain that is observed only while on level 0.
     """
     powers = alike.up @ np.linalg.inv(-_generator(alike.within, alike.up.sum(axis=1) + alike.down.sum(axis=1))
                                       - alike.up @ _first_passage(alike))  # fmt: skip
@@ -399,7 +400,7 @@ def _inside(levels: list[Level], alike: Level) -> tuple[float, Floats]:
 
 
 def _first_passage(alike: Level) -> Floats:
-    """Return G: probabilities of the state in which the level below is first reached."""
+    """Return matrix G: P(first state reached in the level below), by present state."""
     one = np.eye(len(alike.within))
     stay = -_generator(alike.within, alike.up.sum(axis=1) + alike.down.sum(axis=1))
     up, down = _both(stay, alike.up, alike.down)

@@ -36,7 +36,7 @@ class Network:
     response_above: Tail | None = field(default=None, repr=False, compare=False)
 
     def response_tail(self, seconds: float) -> float:
-        """Return P(response > seconds); UsageError unless a tandem of single servers."""
+        """Return P(response > seconds) of a tandem of single servers; else UsageError."""
         return _at(self._tail(), seconds)
 
     def response_percentile(self, share: float) -> float:
@@ -113,7 +113,7 @@ def tandem(rate: float, stations: Sequence[Station | tuple[Any, ...]]) -> Networ
 
 
 def _sum_above(rates: list[float]) -> Tail:
-    """Return P(sum of independent exponentials > t), from a chain of phases."""
+    """Return the function t -> P(sum of independent exponential times > t)."""
     phases = np.diag([-rate for rate in rates]) + np.diag(rates[:-1], 1)
 
     def above(t: float) -> float:
@@ -125,7 +125,7 @@ def _sum_above(rates: list[float]) -> Tail:
 
 
 class ClosedLoops(NamedTuple):
-    """Closed loops at one station: values by class, and the utilization of a server."""
+    """Metrics of closed loops at one station by class; `utilization`: of one server."""
 
     throughput: tuple[float, ...]
     response_mean: tuple[float, ...]
@@ -136,7 +136,7 @@ class ClosedLoops(NamedTuple):
 def closed_classes(
     clients: Sequence[int], think: Sequence[float], service_means: Sequence[float], servers: int = 1
 ) -> ClosedLoops:
-    """Closed loops of several classes at one station, by its product form.
+    """Closed loops of several classes at one station, by the product-form solution.
 
     Exact, for any distribution of thinking: first come first served requires the same exponential service for all
     classes; processor sharing at one server permits any service.

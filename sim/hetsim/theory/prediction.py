@@ -85,7 +85,7 @@ def _at(tail: Tail, seconds: float) -> float:
 
 
 def percentile(tail: Tail, share: float, scale: float) -> float:
-    """Return the point at which a decreasing tail equals 1 - share.
+    """Return the point at which a decreasing tail is 1 - share; scale: a first guess.
 
     The equation is solved for the logarithm of the tail, which is nearly a straight line, between two times that differ
     by at most a factor of 2: the relative accuracy of the percentile is that of the tail, however small both are.
@@ -119,7 +119,7 @@ def either_ends(own: float, other: float, t: float) -> float:
 
 
 def steady(model: str, rate: float, service: float, servers: int, wait: float, **more: Any) -> Prediction:
-    """Return the prediction without loss that follows from a mean wait (Little's law)."""
+    """Return the prediction of a lossless model from its mean wait (Little's law)."""
     load, response = rate * service / servers, wait + service
     return Prediction(model, load, load, wait_mean=wait, response_mean=response, queue_length_mean=rate * wait,
                       jobs_in_system_mean=rate * response, throughput=rate, **more)  # fmt: skip

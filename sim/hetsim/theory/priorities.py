@@ -20,8 +20,9 @@ def nonpreemptive(classes: Sequence[Class | tuple[float, ...]], servers: int = 1
     """Non-preemptive priorities, the highest first.
 
     E[W_k] = W_0 / ((1 - σ_{k-1}) (1 - σ_k)). σ_k is the load of classes 1 to k, and W_0 = Σ λ_i E[S_i²] / 2 the mean
-    remaining service that an arrival finds.  With several servers W_0 = C(c, a) / (cμ) for one exponential service
-    common to all; for two classes with different services, their Markov chain is solved.  Exact, means only.
+    remaining service that an arrival finds.  With c servers and one exponential service (rate μ) common to all classes,
+    W_0 = C(c, a) / (cμ), where C is the Erlang C probability of waiting at load a; for two classes with different
+    services, their Markov chain is solved.  Exact, means only.
     Reference: Cobham, Priority Assignment in Waiting Line Problems (1954).
     """
     given = _checked(classes, servers)

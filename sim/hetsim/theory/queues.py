@@ -17,7 +17,7 @@ Floats = np.ndarray
 
 
 def _mean(chance: np.ndarray, values: np.ndarray) -> float:
-    """Return Σ chance × value, without the threads of a matrix product."""
+    """Return Σ chance × value; unlike `chance @ values`, it starts no BLAS threads."""
     return float((chance * values).sum())
 
 
@@ -138,7 +138,7 @@ def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mea
 
 
 def _longest_queue(rate: float, service_rate: float, renege_rate: float) -> int:
-    """Return a queue length that is 1e-18 times as likely as the likeliest length."""
+    """Return a length beyond which queues are negligible (1e-18 of the likeliest one)."""
     center = max(0.0, (rate - service_rate) / renege_rate)
     if center > MAX_STATES:
         raise UsageError(

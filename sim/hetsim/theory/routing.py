@@ -21,9 +21,10 @@ def redundancy(rate: float, service_mean: float, servers: int, copies: int) -> P
     """Redundancy-d: copies at d random servers; the first to end completes the task.
 
     Poisson arrivals at all servers together; the `copies` are at different servers and are canceled when one ends.
-    Copies of a task have independent exponential times; each server is first come, first served.  E[T] = Σ_{i=d}^{n} 1
-    / (n μ C(n-1, d-1) / C(i-1, d-1) - λ).  Exact, means only.  A task has no single start, so that `wait_mean` and
-    `queue_length_mean` are NaN.  Copies with the same service time would be a different model, with longer responses.
+    Copies of a task have independent exponential times; each server is first come, first served.  With n = `servers`,
+    d = `copies`, λ = `rate` and μ = 1 / `service_mean`: E[T] = Σ_{i=d}^{n} 1 / (n μ r_i - λ), where r_i = C(n-1, d-1) /
+    C(i-1, d-1).  Exact, means only.  A task has no single start, so that `wait_mean` and `queue_length_mean` are NaN.
+    Copies with the same service time would be a different model, with longer responses.
     Raises: UsageError: no steady state, or more copies than servers.
     Reference: Gardner, Harchol-Balter, Scheller-Wolf, Velednitsky and Zbarsky, Redundancy-d: The Power of d Choices for
     Redundancy (2017).
@@ -90,7 +91,7 @@ def slow_server(rate: float, fast_mean: float, slow_mean: float, threshold: int)
 
 
 def best_threshold(rate: float, fast_mean: float, slow_mean: float) -> int:
-    """Return the queue length from which a slow server should help a fast one.
+    """Return the number of waiting customers at which a slow server should help.
 
     The mean response of `slow_server` decreases up to this threshold and increases from it on: the search brackets it
     between two powers of two, and bisects.  Means are compared to 13 digits; equal means count as equally good.
@@ -157,7 +158,8 @@ def _in_a_line(load: float, servers: int, choices: int, cut: float) -> float:
     """Return the mean number in a queue, from the chain of all sorted queue lengths.
 
     A level is the length of the shortest queue; its states are the excess lengths of the others, truncated where their
-    probability is below `cut`.  If not all queues are compared, no task joins the longest, so it nears the next one.
+    probability is below `cut`.  If only some queues are compared, the longest queue gets no task, so states in which it
+    is much longer than the second longest are rarer and are truncated earlier.
     """
     def reach(state: tuple[int, ...]) -> float:
         return (3 * state[0] - state[1]) / 2 if choices < servers else state[0]
@@ -189,10 +191,11 @@ def _in_a_line(load: float, servers: int, choices: int, cut: float) -> float:
 def _refined(load: float, servers: int) -> float:
     """Return the mean number in a queue if tasks join the shorter of two drawn queues.
 
-    It is the limit of many queues, with the correction in 1 / n.
-    x(k) is the share of queues with at least k tasks; its drift is load (x(k-1)² - x(k)²) - x(k) + x(k+1).  The
-    correction is the sum of two effects: random deviations of x change the mean, because the drift is curved (their
-    covariance W solves A W + W A' + Q = 0, with A the Jacobian of the drift); and the two queues drawn differ.
+    It is the limit of many queues, with a correction in 1 / (number of queues).  x(k) is the share of queues with at
+    least k tasks; its drift is load (x(k-1)² - x(k)²) - x(k) + x(k+1).  The correction is the sum of two effects.
+    First, random deviations of x change the mean, because the drift is not linear; their covariance W solves A W + W A'
+    + Q = 0, with A the Jacobian of the drift and Q the covariance of the jumps per unit of time.  Second, the two
+    queues drawn differ.
     """
     from scipy.linalg import solve_continuous_lyapunov
 

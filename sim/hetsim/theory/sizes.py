@@ -1,9 +1,9 @@
-"""Orders by size in M/G/1: SRPT, SJF, preemptive SJF and least attained service.
+"""Scheduling by size in M/G/1: SRPT, SJF, preemptive SJF, least attained service.
 
 Sizes are given by their density, a function of an array of seconds or anything with a `pdf`, such as a law of
 scipy.stats.  The density is 0 outside its support; `edges` are points where it is not smooth; `at` are sizes whose mean
-response is requested.  All models are exact for sizes with a density, means only.  m_k(x) is E[S^k; S ≤ x], ρ(x) = λ
-m_1(x).
+response is requested.  All models give means only, which are exact for sizes with a density.  m_k(x) is E[S^k; S ≤ x],
+ρ(x) = λ m_1(x).
 """
 
 import math
@@ -51,7 +51,8 @@ def srpt(rate: float, sizes: Any, edges: Sequence[float] = (), at: Any = None) -
 def sjf(rate: float, sizes: Any, edges: Sequence[float] = (), at: Any = None) -> SizePrediction:
     """M/G/1 under shortest job first, without preemption.
 
-    E[W(x)] = λ E[S²] / 2 / (1 - ρ(x))².  Exact.  Phipps, Machine Repair as a Priority Waiting-Line Problem (1956).
+    E[W(x)] = λ E[S²] / 2 / (1 - ρ(x))²; ρ(x): load of tasks up to size x.  Exact.  edges: where the density is not
+    smooth; at: sizes for which means are returned.  Phipps, Machine Repair as a Priority Waiting-Line Problem (1956).
     """
     law = _Sizes(rate, sizes, [*edges], at)
     wait = rate * law.second / 2 / (1 - rate * law.below(law.x)) ** 2
@@ -75,9 +76,9 @@ def las(
     """M/G/1 under least attained service (foreground-background).
 
     With `thresholds` of attained service, the tasks between two thresholds are one queue, in the order of arrival, as
-    in the policy `las`.  With a and b the thresholds around x, E[T(x)] = (λ E[min(S, b)²] / 2 / (1 - λ E[min(S, b)]) +
-    x) / (1 - λ E[min(S, a)]); without any, a = b = x.  Exact.  Reference: Kleinrock, Queueing Systems II (1976), §4.6
-    and §4.7.
+    in the policy `las`.  E[T(x)] = (λ E[min(S, b)²] / 2 / (1 - λ E[min(S, b)]) + x) / (1 - λ E[min(S, a)]), where a and
+    b are the thresholds below and above the size x (a = b = x without thresholds).  Exact.  Reference: Kleinrock,
+    Queueing Systems II (1976), §4.6 and §4.7.
     """
     if any(not 0 < one < math.inf for one in thresholds):
         raise UsageError("thresholds of attained service must be numbers of seconds above 0")

@@ -19,7 +19,7 @@ EDGE = 1e-13  # customers above those that are followed have at most this probab
 
 
 def _advance(chance: Floats, rate: float, seconds: float, *, mean: float, servers: int) -> tuple[Floats, Floats]:
-    """Return an M/M/c's state probabilities after `seconds`, and mean time by state."""
+    """Return M/M/c state probabilities after `seconds`, and mean seconds per state."""
     from scipy.stats import poisson
 
     speed, numbers = rate + servers / mean, np.arange(len(chance))

@@ -129,12 +129,13 @@ def validate(
     If jobs have recorded starts, the reasons of their waits are printed: no room, nodes that were down, jobs from
     before the log, limits, priorities, or unknown.
 
-    With --cluster, or if FILE is a scenario (.yaml) with a cluster, the trace is replayed as it was recorded, and
-    simulated wait, response and allocation are printed next to the recorded values.  A gang uses several nodes if the
-    record says so, or if it names no node and the gang fits on no single node; jobs that can never run on the cluster
-    are skipped, with the reason.  In this case, and if FILE is a mapping (.yaml without a cluster), waits under
-    --policy are simulated too: the inferred limits and capacities are added one after the other, with a run after each;
-    --scenario writes the last of these scenarios.
+    With --cluster, or if FILE is a scenario (.yaml) with a cluster, the trace is replayed as recorded, and simulated
+    wait, response and allocation are printed next to the recorded values.  A gang uses several nodes if the record says
+    so, or if it names no node and the gang fits on none; jobs that can never run are skipped, with the reason.
+
+    With --cluster, --scenario or a .yaml FILE, waits under --policy are simulated too.  Inferred properties (limits,
+    nodes that were down, ...) are added one by one, each with a run, and kept if the waits come closer to the record;
+    --scenario writes the result.
     """
     from hetsim.traces.contents import rows_word
     from hetsim.traces.waits_command import subject_of

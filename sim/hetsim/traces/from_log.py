@@ -1,8 +1,8 @@
 """A scenario from a log: cluster, limits and times of reduced capacity.
 
-`variants` are scenarios that add one inferred property after the other, so that simulated waits can be compared with
-the recorded waits: the log as recorded; then without its beginning, but with the jobs present then (warm start); with
-nodes that were down; with the limits of users or queues.
+`variants` are scenarios, each with one more property that is inferred from the log, so that simulated waits can be
+compared with the recorded waits: the log as recorded; then from a later time on, with the jobs present at that time
+(warm start); then with nodes that were down; then with the limits of users or queues.
 """
 
 import inspect
@@ -37,7 +37,7 @@ FEW = 20  # minimum number of jobs for a comparison
 
 @dataclass
 class Variant:
-    """A scenario, its difference from the previous variant, and its simulated waits."""
+    """A scenario, what it adds to the variant before it, and its simulated waits."""
 
     name: str
     document: dict[str, Any]
@@ -55,7 +55,7 @@ class Variant:
 
 @dataclass
 class Compared:
-    """Variants of a log's scenario, and notes on properties that no variant includes."""
+    """Scenarios for a log, and notes on log properties that no scenario includes."""
 
     variants: list[Variant]
     notes: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Compared:
 
     @property
     def best(self) -> Variant:
-        """The variant of the scenario whose waits are closest to those in the log."""
+        """The scenario variant whose simulated waits are closest to those in the log."""
         return [one for one in self.variants if one.kept][-1]
 
 
@@ -166,7 +166,7 @@ def variants(document: dict[str, Any], explained: Explained, pooled: bool, clust
     """Return the log as recorded, and steps that each add an inferred property.
 
     `pooled`: the cluster was inferred, or has no partitions, so that limits can become partitions.
-    `cluster_nodes`: names of the nodes of the cluster; None if no single node can be down.
+    `cluster_nodes`: names of the cluster's nodes; downtimes are simulated only if it has at least two names.
     """
     compared = Compared([Variant("as it stands", deepcopy(document))])
     first = compared.variants[0].document
@@ -195,7 +195,7 @@ def variants(document: dict[str, Any], explained: Explained, pooled: bool, clust
 
 
 def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> float | None:
-    """Return the time at which a warm start begins; None if not needed or impossible."""
+    """Return when (s) to cut the log for a warm start; None: not needed or impossible."""
     jobs = explained.jobs
     if explained.warm_end <= float(jobs.arrival[0]):
         return None
@@ -214,7 +214,8 @@ def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> flo
 def _down(explained: Explained, names: list[str] | None, offset: float) -> list[dict[str, Any]]:
     """Return windows in which nodes are down, enough to explain missing capacity.
 
-    No job in the log was interrupted, so nodes take no new jobs for some time before: the 95 % quantile of run times.
+    The windows are announced in advance, so that jobs can end before them: no job in the log was interrupted.  The
+    notice is the 95 % quantile of the run times.
     """
     if names is None or len(names) < 2:
         return []
@@ -259,12 +260,12 @@ def take_in_limits(document: dict[str, Any], kind: str, most: Mapping[str, float
 def compare(
     compared: Compared, explained: Explained, widest: float = 0.0, tell: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Run variants of a log's scenario in turn; fill in waits and correlations.
+    """Simulate variants of a log's scenario one by one, and add them to `compared`.
 
-    Each variant adds one change (step), which is kept if it brings the waits closer to the recorded ones, for the half
-    of the jobs not used for inference (`half_of`).  Only jobs that arrive after `warm_end` are compared.  `widest`:
-    GPUs of the largest node.  If gangs may use several nodes although all of them fit on one, a further step restricts
-    each gang to one node.
+    Each variant makes one more change (a step of `compared`), which is kept if it brings the waits closer to the
+    recorded waits, for the half of the jobs not used for inference (`half_of`).  Only jobs that arrive after `warm_end`
+    are compared.  `widest`: GPUs of the largest node.  If gangs may use several nodes although all of them fit on one,
+    a further step restricts each gang to one node.
     """
     begin = explained.warm_end
     gangs = explained.jobs.unit == "GPUs" and 1 < float(explained.jobs.amount.max()) <= widest

@@ -1,4 +1,4 @@
-"""The inferred scheduler of a log, as a table, as a page, and as a scenario."""
+"""The scheduler inferred from a log: as a table, an HTML page and a scenario."""
 
 import math
 from collections import Counter
@@ -52,7 +52,7 @@ def identified_of(file: str, subject: Subject) -> Identified:
 
 
 def policy_of(score: RuleScore, found: Identified) -> dict[str, Any]:
-    """Return the key `policy` for a rule, with the placement that explains most."""
+    """Return the key `policy` for a rule, with the placement that explains most jobs."""
     rule = score.rule
     depth = 0 if rule.discipline == "block" else 101
     scheduler: dict[str, Any] = {"name": FIRST_COME[rule.discipline]}
@@ -78,7 +78,7 @@ def _partition(found: Identified, name: str) -> str:
 
 
 def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], list[str]]:
-    """Return the scenario of a log under its best rule, and notes on what it omits."""
+    """Return a log's scenario with its best identified rule, and notes on omissions."""
     best, half, notes = found.rules[0], found.half, list[str]()
     document = {**subject.document, "policy": policy_of(best, found)}
     document["workload"] = [dict(document["workload"][0])]
@@ -188,7 +188,7 @@ def lines(found: Identified) -> list[str]:
 
 
 def mapping(found: Identified) -> dict[str, Any]:
-    """Return the result as JSON data."""
+    """Return the identified scheduling rules as JSON data."""
     rules = [
         {"policy": policy_of(one, found), "order": one.rule.order, "discipline": one.rule.discipline,
          "limits": one.rule.limits or None, "alike": one.alike,

@@ -23,7 +23,7 @@ def format_of_nodes(file: str, form: str | None) -> str | None:
 
 
 def convert_nodes(file: str, form: str, options: tuple[str, ...], target: Path | None) -> None:
-    """Write or print a node list as `cluster:`, with other keys if the list has them."""
+    """Write or print a node list as the key `cluster`, and other keys that it implies."""
     from hetsim.scenario.file.document import dump
     from hetsim.scenario.overrides import parse_assignment
     from hetsim.scenario.scenario import load
@@ -57,7 +57,7 @@ def read_nodes(file: str, form: str, options: tuple[str, ...]) -> list[dict[str,
 
 
 def grouped(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge nodes that differ only in their names into groups named by accelerator."""
+    """Merge nodes that differ only in name into groups, named after the accelerator."""
     groups: dict[str, dict[str, Any]] = {}
     names: dict[str, int] = {}
     for node in nodes:

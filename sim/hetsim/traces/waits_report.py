@@ -52,7 +52,7 @@ def lines(explained: Explained, compared: Compared | None, simulated: bool) -> l
 
 
 def inferred(explained: Explained) -> list[str]:
-    """Return sentences on capacity, limits and order that the log shows."""
+    """Return sentences on capacity, limits and priority order, as inferred from a log."""
     jobs, texts = explained.jobs, _site(explained)
     lacking = [level for _, level in explained.curve if level < explained.capacity]
     if lacking:
@@ -89,7 +89,7 @@ def _site(explained: Explained) -> list[str]:
 
 
 def variant_rows(compared: Compared) -> list[list[str]]:
-    """Return one row per scenario: name, jobs, mean waits, and correlations."""
+    """List per variant: name, jobs, mean recorded and simulated wait, correlations."""
     rows = []
     means = [mean for one in compared.variants if one.jobs for mean in (one.recorded, one.simulated)]
     written = iter(terminal.several(means, terminal.SECONDS)) if means else iter(())
@@ -102,7 +102,7 @@ def variant_rows(compared: Compared) -> list[list[str]]:
 
 
 def conclusion(compared: Compared) -> str:
-    """Return sentences on how inferred rules improve simulated waits; "" if unknown."""
+    """State how rules inferred from a job log improve simulated waits; "" if unknown."""
     first, last = compared.variants[0], compared.best
     if last is first or math.isnan(first.correlation) or math.isnan(last.correlation):
         return ""
@@ -121,7 +121,7 @@ def policy_of(compared: Compared) -> str:
 
 
 def mapping(explained: Explained, compared: Compared | None, simulated: bool) -> dict[str, Any]:
-    """Return the result as JSON data."""
+    """Return explained waits as JSON data, with simulated variants if there are any."""
     figures: dict[str, Any] = {
         "jobs": len(explained.jobs),
         "unit": explained.jobs.unit,
@@ -147,7 +147,7 @@ def mapping(explained: Explained, compared: Compared | None, simulated: bool) ->
 
 
 def rules_of(explained: Explained) -> dict[str, Any]:
-    """Return the limits and the order that a log shows, as plain values."""
+    """Return the limits and the class priorities that a log shows, as plain values."""
     limits, order = explained.limits, explained.order
     return {
         "limits": None if limits is None else {"kind": limits.kind, "most": limits.max_held},

@@ -239,10 +239,10 @@ class _Known:
     def widened(
         self, listed: list[dict[str, Any]], policy: Ruled, count: int, quiet: bool, shadow: list[Past]
     ) -> tuple[Any, list[str]]:
-        """Return how to widen the forecasts' intervals, from earlier errors; and notes.
+        """Return the `Widening` of forecast intervals (from past errors), and notes.
 
-        None if `count` is 0 or too few starts are known.  shadow: forecasts of the shadow log; if their starts do not
-        suffice, `count` earlier snapshots are forecast.
+        None in place of a `Widening` if `count` is 0 or too few starts are known.  shadow: forecasts stored by earlier
+        calls; if their starts do not suffice, forecasts of `count` earlier snapshots are made and judged.
         """
         from hetsim.twin.forecast import SnapshotCluster
         from hetsim.twin.judge import earlier_instants, look_back
@@ -283,7 +283,7 @@ def _split(text: str, default: str) -> tuple[str, str]:
 
 
 def _history(given: str) -> tuple[JobHistory, Any, float]:
-    """Return the jobs of the log, its table, and the seconds added to its times."""
+    """Return the log's jobs, its task table, and the offset (s) added to its times."""
     from hetsim.workload.logs.history import history_of
 
     form, file = _split(given, "slurm")
@@ -316,7 +316,7 @@ def _site_rules(
     policy: str | None, rules: str | None, jobs: list[SnapshotJob], now: float, log: JobHistory,
     earlier: Weights | None = None,
 ) -> Rules:  # fmt: skip
-    """Learn the site's rules from jobs; drop a cycle that the default policy ignores."""
+    """Learn the site's rules; drop a backfill cycle that easy_backfill would ignore."""
     from hetsim.twin.rules import Rules, learned
 
     site = Rules() if rules == "none" else learned(jobs, now, log, earlier)

@@ -43,7 +43,7 @@ COLUMNS = ("id", "arrival", *LABELS, "cpu_time", "gpu_time", "nodes", "cpus", "g
 
 @dataclass
 class SnapshotCluster:
-    """The nodes in the form of a scenario, and further scenario keys such as `site`."""
+    """A cluster for a forecast: nodes as in a scenario, and keys such as `site`."""
 
     nodes: list[dict[str, Any]]
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class TwinForecast:
     widening: Widening | None = None  # learned from earlier forecasts; None: intervals are those of the samples
 
     def quantiles(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Return a start's quantiles, widened by past errors if known; inf: after horizon."""
+        """Return quantiles of a job's start, widened by past errors; inf: after horizon."""
         if self.widening is None:
             return self.drawn(job, shares)
         moved = self.widening.moved(self.ends(job), self.horizon, self.group(job)).tolist()
@@ -77,20 +77,20 @@ class TwinForecast:
         return [by_share[share] if share in by_share else self.drawn(job, [share])[0] for share in shares]
 
     def group(self, job: int) -> str:
-        """Return "limit" if a limit blocks the job, else "": both groups err differently."""
+        """Return the job's group in error statistics: "limit" if limit-blocked, else ""."""
         return "limit" if LIMIT.search(self.jobs[job].reason) else ""
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Return quantiles of sampled starts: ranks share × (n + 1), rounded outward."""
+        """Return quantiles of a job's sampled starts, rounded away from the median."""
         ordered = np.sort(self.starts[:, job])
         ranks = [(math.ceil if share > 0.5 else math.floor)(round(share * (len(ordered) + 1), 9)) for share in shares]
         return ordered[np.clip(ranks, 1, len(ordered)) - 1].tolist()
 
     def ends(self, job: int) -> list[float]:
-        """Return the bounds of intervals for a start, before they are widened (`SHARES`).
+        """Return interval bounds (quantiles `SHARES`) of a job's start, before widening.
 
-        An interval whose upper bound is the horizon contains all later starts: only its lower bound can miss.  So its
-        lower bound is a quantile with the error probability of both.
+        An interval whose upper bound is the horizon contains every later start, so it can only miss at the lower bound.
+        That bound is then the quantile with the error probability of both bounds.
         """
         values = self.drawn(job, SHARES)
         return [self.drawn(job, [2 * share])[0] if share < 0.5 and other >= self.horizon else value
@@ -174,7 +174,7 @@ class Twin:
         self.capacity = float(gpus or sum(node.cpus for node in self.run.cluster.nodes))
 
     def _at_job(self, problem: Problem, path: str) -> Problem:
-        """Return a problem of the table of jobs as one of the user's file."""
+        """Translate a problem in the generated jobs table to the user's file and line."""
         jobs, row = [*self.running, *self.waiting], (problem.line or 0) - 2
         if problem.file != path or row < 0:
             return problem
@@ -185,7 +185,7 @@ class Twin:
         return replace(problem, file=file, line=line, message=f"job {jobs[row].id}: {text}")
 
     def _with_rules(self, policy: Any) -> Any:
-        """Return the policy with the site's rules, and remember the jobs' own priorities."""
+        """Return `policy` with the site's rules; store the jobs' own priorities in `_own`."""
         log, rules, self._own = self.history, self.rules, dict[str, Sequence[float]]()
         if not rules:
             return policy
@@ -216,8 +216,8 @@ class Twin:
     def _count_in_partitions(self, pinned: set[str]) -> None:
         """Make running jobs count in the limits of their partitions.
 
-        If more jobs run than a limit allows, only those with the latest ends by time limit count; then no job can start
-        in the partition until some of them end.
+        If more jobs run than a limit allows, only the jobs whose time limits end last count; no other job can then
+        start in the partition until some of these end.
         """
         tasks, cluster = self.run.tasks, self.run.cluster
         default = next((one for one in cluster.partitions.values() if one.default), None)
@@ -310,7 +310,8 @@ class Twin:
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Simulate one run; return starts of waiting jobs, and occupancy at `times`.
 
-        ends: of running jobs.  lengths: of waiting jobs (s).  at: arrivals of new jobs; like: their history rows.
+        ends: ends of the running jobs (s).  lengths: run times of the waiting jobs (s).  at: arrival times of new jobs
+        (s); like: the row of the history that each new job copies.
         """
         log, tasks = self.history, self.run.tasks
         users, classes = log.labels["user"], log.labels["class"]
@@ -354,7 +355,7 @@ class Twin:
         return start[first:count], occupied
 
     def _free(self, ends: np.ndarray) -> dict[str, np.ndarray]:
-        """Return when the jobs of the whole cluster ("all") and of each used node end."""
+        """Return when the last running job ends, by node and overall ("all"), in each run."""
         free = {"all": ends.max(axis=1) if ends.shape[1] else np.zeros(len(ends))}
         for name in dict.fromkeys(node for job in self.running for node in job.nodes):
             here = [k for k, job in enumerate(self.running) if name in job.nodes]

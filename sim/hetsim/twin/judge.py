@@ -36,7 +36,7 @@ LAST = 50  # number of a user's latest jobs whose waits are used
 
 @dataclass
 class Method:
-    """Forecast intervals and medians of one method by job, in s after an instant."""
+    """One method's medians and intervals of job starts, in seconds after the forecast."""
 
     median: list[float] = field(default_factory=list)
     intervals: dict[float, list[tuple[float, float]]] = field(default_factory=lambda: {share: [] for share in SHARES})
@@ -134,7 +134,7 @@ def look_back(
     policy: Any = POLICY, seed: int = 0, progress: Callable[[str], None] = lambda _: None, overrides: Overrides = (),
     rules: Rules | None = None,
 ) -> list[Past]:  # fmt: skip
-    """Return forecasts from earlier instants of a history, under the same rules.
+    """Return forecasts made at earlier instants of a history, all under `rules`.
 
     Each forecast knows only the part of the history before its instant, and only jobs that are in the history.
     """

@@ -69,7 +69,7 @@ class KueueCluster:
                                   nodes=columns.pop("count"), **columns)  # fmt: skip
 
     def changed(self, changes: Sequence[str]) -> dict[str, Any]:
-        """Return the policy with changes such as clusterqueues.team-a.nominalQuota.gpu=64."""
+        """Return the Kueue policy after changes like clusterqueues.A.nominalQuota.gpu=64."""
         policy = copy.deepcopy(self.policy)
         for change in changes:
             key, _, value = change.partition("=")

@@ -25,7 +25,7 @@ def write_twin(
     path: Path, told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None,
     changed: str = "", notes: list[str] | None = None, tables: Mapping[str, list[list[str]]] | None = None,
 ) -> None:  # fmt: skip
-    """Write the HTML page of the forecast; `tables`: further tables, headings first."""
+    """Write a page: forecast, model `errors`, what-if `other`; tables: headings first."""
     under = "Thin 90 %, thick 50 % of the samples, a dot for the median; a stroke: the start by time limits alone."
     what = "what is held, when waiting jobs start, when nodes are free"
     sections = [
@@ -44,7 +44,7 @@ def write_twin(
 
 
 def draw(told: TwinForecast, other: TwinForecast | None = None) -> Picture:
-    """Draw occupancy over time, starts of waiting jobs, and free nodes."""
+    """Draw occupancy, job starts and free nodes; `other`: a what-if forecast."""
     jobs, nodes = min(MAX_DRAWN, len(told.jobs)), min(MAX_DRAWN, len(told.free))
     rows = max(jobs, nodes, 4)
     below = [_starts(told, other, jobs), _free(told, nodes)]

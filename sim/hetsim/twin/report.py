@@ -27,7 +27,7 @@ def moment(seconds: float, now: float) -> str:
 
 
 def job_rows(told: TwinForecast, now: float) -> list[list[str]]:
-    """Return a row per waiting job: id, user, partition, start, probability to start."""
+    """Return rows of waiting jobs: ids, forecast start (see `heads`), start by limits."""
     rows = []
     for place, job in enumerate(told.jobs):
         starts = [moment(value, now) for value in told.quantiles(place, (0.05, 0.5, 0.95))]
@@ -44,7 +44,7 @@ def heads(told: TwinForecast) -> list[str]:
 
 
 def free_rows(told: TwinForecast, now: float) -> list[list[str]]:
-    """Return when the present jobs of the cluster and of each used node have ended."""
+    """Return rows: node, median and 95 % quantile of when its present jobs are done."""
     rows = []
     for name, ends in told.free.items():
         half, late = np.quantile(ends, [0.5, 0.95])
@@ -114,7 +114,7 @@ def lines(
     told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None, changed: str = "",
     only: Sequence[str] = (),
 ) -> list[str]:  # fmt: skip
-    """Return the forecast as lines for a terminal; `only`: ids of the jobs to show."""
+    """Format a forecast and a what-if (`other`) for a terminal; only: job ids to show."""
     text_lines = [f"forecast from {moment(0.0, now)}", *summary(told, now), *error_lines(errors), *rule_lines(told), ""]
     rows = [row for row in job_rows(told, now) if not only or row[0] in only]
     text_lines += terminal.table([heads(told), *rows[:SHOWN]], right=(3, 4, 5, 6, 7)) if rows else ["no job waits"]
@@ -131,7 +131,7 @@ def lines(
 def mapping(
     told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None, changed: str = ""
 ) -> dict[str, Any]:
-    """Return the forecast as JSON data, in s after the snapshot; null: beyond horizon."""
+    """Return forecast and what-if `other` as JSON: s after `now`; null: after horizon."""
     figures: dict[str, Any] = {
         "now": f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%S}", "horizon": told.horizon, "unit": told.unit,
         "capacity": told.capacity, "samples": len(told.starts),

@@ -4,10 +4,11 @@ Caps     limits on GPUs or jobs by QOS, per user or in total.  REASON names a ca
          the requests of blocked jobs bound its value; within these bounds it is the largest amount ever used.  Without
          REASON, the largest amount of GPUs that a user ever used is a cap, if several users reached it and waited.
 Weights  of age, fair share and size, and a constant for each partition and QOS: fitted by least squares to PRIORITY of
-         one half of the waiting jobs, and used if they order the other half.  Fair share is computed from the history,
-         by Slurm's classic formula and by Fair Tree with equal shares; half-life and maximum age are those that
-         fit best.
-Cycle    of backfilling: the longest usual period at whose multiples jobs start without an arrival or an end.
+         one half of the waiting jobs, and used only if they predict the order of the other half.  Fair share is
+         computed from the history, by Slurm's classic formula and by Fair Tree with equal shares; half-life and
+         maximum age are those that fit best.
+Cycle    of backfilling: the longest period, of those commonly configured (10 s to 10 min), at whose multiples jobs
+         start without an arrival or an end.
 
 Rules become parameters of `slurm_multifactor`.  Rules with little evidence are not used, and their evidence says so.
 """
@@ -54,7 +55,7 @@ Usage = Mapping[tuple[str, str], float]  # GPU seconds by account and user
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights of Slurm's multifactor priority; `size` is per GPU, times in seconds."""
+    """Slurm's priority weights (`size`: per GPU), with half-life and maximum age in s."""
 
     age: float
     fair: float
@@ -71,7 +72,7 @@ class Weights:
         return self.base + named + self.size * gpus
 
     def of_waiting(self, jobs: Sequence[SnapshotJob], now: float, usage: Usage) -> list[float]:
-        """Return priorities of waiting jobs minus fair share (from PRIORITY, or weights)."""
+        """Return waiting jobs' priorities (PRIORITY, else by weights) minus fair share."""
         shares = fair_shares(usage, self.tree)
         return [
             self.constant(job.partition, job.qos, job.gpus) + self.age * min(1.0, (now - job.submit) / self.max_age)
@@ -113,7 +114,7 @@ class Rules:
         return {**own, **base}
 
     def for_jobs(self, jobs: Sequence[SnapshotJob]) -> "Rules":
-        """Return the rules with a count of jobs that wait for a limit outside the model."""
+        """Return a copy with `limits`: numbers of jobs that each unmodeled limit blocks."""
         return replace(self, limits=dict(sorted(Counter(job.reason for job in jobs if self.is_beyond(job)).items())))
 
     def is_beyond(self, job: SnapshotJob) -> bool:
@@ -217,7 +218,7 @@ def _cap(
 
 
 def _ever_held(qos: str, by_user: bool, gpus: bool, jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[float, int]:
-    """Return the most GPUs or jobs ever used, and how many users waited at that limit."""
+    """Return the highest use (GPUs or jobs), and the number of users waiting at it."""
     peaks, running = [(0.0, False)], [job for job in jobs if job.runs and job.qos == qos]
     ended = past.take(np.flatnonzero(past.labels["qos"] == qos))
     for user in sorted({*ended.labels["user"].tolist(), *(job.user for job in running)}) if by_user else [""]:
@@ -300,7 +301,7 @@ def _weights(
 
 
 def _ordered(predicted: np.ndarray, priority: np.ndarray) -> float:
-    """Return the fraction of pairs of unequal priority that are predicted in order."""
+    """Return the fraction of pairs of unequal priority whose order is predicted right."""
     one, other = np.triu_indices(len(priority), 1)
     unlike = priority[one] != priority[other]
     right = (predicted[one] - predicted[other]) * (priority[one] - priority[other]) > 0

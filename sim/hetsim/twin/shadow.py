@@ -60,7 +60,7 @@ class Kept(BaseModel):
 
 
 class ShadowLog:
-    """Forecasts in a folder (None: not stored), by instant; ScenarioError if damaged."""
+    """Forecasts stored in `folder` (None: not stored); ScenarioError if unusable."""
 
     def __init__(self, folder: Path | None):
         self.folder = folder
@@ -71,7 +71,7 @@ class ShadowLog:
         self.forecasts = sorted(map(_read, files), key=lambda one: one.now)
 
     def learn(self, starts: Mapping[str, float], now: float) -> None:
-        """Add the actual starts of jobs (inf: still waiting); ignore old forecasts."""
+        """Add actual starts (inf: waiting) to finished forecasts that are not too old."""
         for one in self.forecasts:
             begun = [starts.get(name, np.nan) - one.now for name in one.ids]
             complete = one.now + one.horizon <= now <= one.now + MAX_AGE
@@ -83,7 +83,7 @@ class ShadowLog:
         return [one for one in self.forecasts if len(one.rows)]
 
     def pasts(self, horizon: float, policy: str = "") -> list[Past]:
-        """Return judged forecasts of this horizon and policy, to widen new intervals."""
+        """Return this horizon's and policy's forecasts with known outcomes (for widening)."""
         return [Past(one.now + horizon, one.table[one.rows, : len(SHARES)], one.actual[one.rows],
                      groups=[one.groups[row] for row in one.rows])
                 for one in self.judged if (one.horizon, one.policy) == (horizon, policy)]  # fmt: skip
@@ -109,21 +109,21 @@ class ShadowLog:
         write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
 
     def error_by_limit(self) -> dict[str, float]:
-        """Return, by unmodeled limit, the share of the total error of jobs under it."""
+        """Return the share of the total error from jobs blocked by each unmodeled limit."""
         pairs = [(one.limits[row], float(abs(one.table[row, MEDIAN] - one.actual[row])))
                  for one in self.judged for row in one.rows]  # fmt: skip
         total, names = sum(error for _, error in pairs), sorted({name for name, _ in pairs} - {""})
         return {name: sum(error for other, error in pairs if other == name) / total for name in names if total}
 
     def mapping(self) -> dict[str, Any]:
-        """Return errors in seconds as plain values: per forecast, and of all forecasts."""
+        """Return forecast errors (s) as plain values: a row per forecast, and all pooled."""
         done = self.judged
         rows = [{"now": f"{datetime.fromtimestamp(one.now, UTC):%Y-%m-%dT%H:%M:%S}", **_errors([one])} for one in done]
         return {"forecasts": len(self.forecasts), "rows": rows,
                 "all": _errors(done) if done else None, "shadow_error_by_limit": self.error_by_limit()}  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Return a table of past forecasts' errors as lines, and the part due to limits."""
+        """Return text lines: past forecast errors, and the share due to unmodeled limits."""
         if self.folder is None:
             return []
         done = self.judged

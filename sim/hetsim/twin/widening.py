@@ -5,10 +5,10 @@ forecasts from earlier snapshots of the same history measure this: both bounds o
 inward, so that the intended share of these earlier intervals would have been right.
 Reference: Romano, Patterson, Candès, Conformalized Quantile Regression (2019).  Treating each bound separately covers
 more than intended, since half of the starts are beyond the horizon and can miss one bound only.  The coverage is valid
-if later errors are like earlier ones.  Errors of jobs in one snapshot are correlated, so that many starts at few
-instants are worth less than as many independent starts: at two sites, snapshots of 54 and of 73 starts were each worth
-ten independent starts, by the spread of their misses.  Since three consecutive snapshots cover the same hours, each
-counts as `WORTH` starts.
+if later errors are like earlier ones.  Many starts in few snapshots say less than as many independent starts, since
+errors of the jobs in one snapshot are correlated: at two sites, with 54 and with 73 starts per snapshot, the misses
+varied among snapshots as much as with ten independent starts each.  Moreover, three consecutive snapshots cover the
+same hours.  Therefore each snapshot counts as only `WORTH` independent starts.
 
 Weakness: an almost certain start is widened like any other.  Errors relative to the interval or wait did not help.
 """
@@ -37,7 +37,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Widening:
-    """Seconds by which each quantile is moved, and the amount of data behind them."""
+    """Seconds to add to each quantile of a forecast start, and counts of data used."""
 
     moves: tuple[float, ...]
     starts: int
@@ -46,7 +46,7 @@ class Widening:
     by_group: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def moved(self, told: Sequence[float] | np.ndarray, horizon: float, group: str = "") -> np.ndarray:
-        """Return a start's quantiles (`SHARES`) after widening, at most the horizon."""
+        """Widen start quantiles `told` (s from now) by a group's errors, up to `horizon`."""
         capped = np.minimum(np.asarray(told, dtype=float), horizon)
         moved = np.clip(capped + np.array(self.by_group.get(group, self.moves)), 0.0, horizon)
         middle = moved[..., 2] = capped[..., 2]
@@ -58,7 +58,7 @@ class Widening:
 
 
 def widening(pasts: Sequence[Past], now: float) -> Widening | None:
-    """Learn from forecasts with known actual starts; None if there are too few starts."""
+    """Learn by how much to widen forecasts, from past errors; None: too few starts."""
     finished = [past for past in pasts if past.known_at <= now and len(past.actual)]
     starts = sum(len(past.actual) for past in finished)
     if starts < ENOUGH_STARTS:
@@ -77,7 +77,8 @@ def widening(pasts: Sequence[Past], now: float) -> Widening | None:
 def _moves(error: np.ndarray, snapshots: int) -> tuple[float, ...]:
     """Return the seconds to add to each quantile; the median is not moved.
 
-    Afterwards the intervals contain the intended share of the earlier starts together with one further start.
+    error: actual start minus each forecast quantile (s), a row per earlier start.  The moved intervals contain the
+    intended share of the earlier starts and one more independent start (several rows, as errors are correlated).
     """
     moves, starts, more = [0.0] * len(SHARES), len(error), max(1.0, len(error) / (WORTH * snapshots))
     for low, high in ((0, -1), (1, -2)):

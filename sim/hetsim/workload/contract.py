@@ -146,7 +146,7 @@ class ArrivalProcess(Frozen):
         return True
 
     def events(self, until: float) -> float:
-        """Return the approximate number of draws before `until` (s); 0 if unknown."""
+        """Estimate the number of arrivals and rate changes before `until` (s); 0: unknown."""
         rate = self.rate_mean
         return 0.0 if rate is None else rate * until
 

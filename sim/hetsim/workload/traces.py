@@ -62,8 +62,8 @@ LISTS = ("predecessors", "reads", "writes")
 class Curves:
     """Jobs whose speed depends on the layout of their GPUs and on progress.
 
-    `kinds[k]` lists the numbers of GPUs on which jobs of kind k can run, each with its progress curve; `kind` is the k
-    of each row of the table.
+    `kind` has the number of each row's kind of job.  `kinds[k]` lists the numbers of GPUs on which jobs of kind k can
+    run, each with a progress curve: the remaining time by layout and finished fraction.
     """
 
     kinds: "Sequence[Sequence[tuple[int, TimedCurve]]]"
@@ -71,7 +71,7 @@ class Curves:
 
 
 class TimedCurve(WorkCurve, Protocol):
-    """A progress curve that also states the seconds of the job on GPUs of speed 1."""
+    """Remaining work of a job by its progress, and its seconds on GPUs of speed 1."""
 
     @property
     def seconds(self) -> float: ...

@@ -121,7 +121,7 @@ class DeviceStation:
 
 @dataclass(eq=False)
 class Stations:
-    """All device types of a run as stations; a task belongs to that of its best mode.
+    """Queueing stations by device type; a task belongs to its fastest mode's type.
 
     `classed`: True if each class is estimated separately.
     """
@@ -149,7 +149,7 @@ class Stations:
         station.joins(flow, width)
 
     def leaves(self, task: Task, completed: bool) -> None:
-        """Record the end of an admitted task; ignore other tasks."""
+        """Record the end of an admitted task; tasks that were not admitted are ignored."""
         if (place := self._there.pop(task.index, None)) is not None:
             station, flow, width = place
             station.settle(self.view.now)

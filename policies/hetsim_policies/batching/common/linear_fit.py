@@ -1,8 +1,8 @@
 """The line a·n + b through measured stage times, by least squares over a window.
 
-Under a steady load the batches of a window have nearly one size, and the slope through them is noise.  So the slope is
-a weighted mean of the slope through the window and the slope before it; the less the sizes vary, the larger is the
-weight of the former slope (ridge regression centered on the former estimate: Hoerl and Kennard, Ridge Regression,
+Under a steady load the batches of a window have nearly one size, and the slope through them is noise.  So the new slope
+is a weighted mean of the slope through the window and the former estimate of the slope.  The less the sizes vary, the
+larger is the weight of the former estimate (ridge regression centered on it: Hoerl and Kennard, Ridge Regression,
 1970).  The line always passes through the mean of the window, so nearby sizes are predicted well.  Cost: O(1) amortized
 per batch.
 """
@@ -61,7 +61,7 @@ class LinearFit:
         self._fit()
 
     def _renew(self) -> None:
-        """Begin a new window: keep the last slope; sum again to remove rounding errors."""
+        """Begin a window: store the last slope; recompute sums to drop rounding errors."""
         if self.is_fitted:
             self._former = self.slope
         sizes = [size for size, _ in self._seen]

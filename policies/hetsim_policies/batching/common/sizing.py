@@ -18,8 +18,8 @@ def limit(placement: Placement, most: int | None = None) -> int:
 def occupied(queue: RequestQueue, placement: Placement, view: View) -> bool:
     """Return True if a policy that serves batch by batch must wait for the device.
 
-    A device divided in space or in time counts as occupied only by a batch of the service itself; any other device
-    counts as occupied by every launch in flight.  An idle MIG slice counts as a separate device.
+    If launches share the device (a fraction of a GPU, or time slices), the policy waits only for a batch of the service
+    itself; on any other device it waits for every launch in flight.  With MIG it never waits: each slice is a device.
     """
     device, mode = placement.devices[0], placement.mode
     if view.load(device) <= 0 or mode.type.sharing.kind == "mig":
@@ -50,7 +50,7 @@ class Outlook(NamedTuple):
     """Times when a device's engines become free, to predict the end of a batch.
 
     The times are exact if estimates are exact and no other task starts on the device or shares its links.  `loading`:
-    additional seconds of the upload, because the device lacks the model.
+    additional seconds of the upload if the device lacks the model.
     """
 
     now: float
@@ -70,7 +70,7 @@ class Outlook(NamedTuple):
 
 
 def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
-    """Return when upload, computing and download of a batch could begin on its device."""
+    """Return when a new batch could upload, compute and download on this placement."""
     device, now = placement.devices[0], view.now
     loading = 0.0
     if view.items:
@@ -87,10 +87,10 @@ def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
 
 
 class ArrivalRate:
-    """Arrival rate (1/s) over the last `window` seconds, or longer if it is low.
+    """Arrival rate (1/s) over the last `window` s, or longer if few requests arrive.
 
-    The window is doubled while it contains too few arrivals.  `rate` is None until a few requests have arrived.
-    Cost: O(log n) for each doubling, with n requests that have arrived.
+    The window is doubled while it contains fewer than MIN_SEEN arrivals.  `rate` returns None at its first call, and
+    until MIN_SEEN requests have arrived.  Cost: O(log n) for each doubling, with n requests that have arrived.
     """
 
     def __init__(self, window: float):

@@ -35,8 +35,8 @@ class Rules(BaseModel):
     """Rules by which a queue gets quota, with Kueue's names.
 
     strategy: under strict_fifo the head blocks the workloads behind it.
-    within_cluster_queue, reclaim_within_cohort: which of its own workloads, and which workloads of other queues that
-        borrow, the queue may preempt.
+    within_cluster_queue: which of its own workloads the queue may preempt.
+    reclaim_within_cohort: which workloads of other queues that borrow quota the queue may preempt.
     borrow_within_cohort: if lower_priority, a workload may be admitted with borrowed quota by preempting workloads of
         other queues that have a lower priority, of at most max_priority_threshold.
     when_can_borrow: if a resource flavor fits only with borrowed quota, use it, or try the next flavor first.
@@ -61,8 +61,8 @@ class Workload:
     """A workload (job of Kueue), waiting or admitted, and its task.
 
     order: tie-breaker between equal workloads.
-    kind: if a workload cannot be admitted, workloads of its kind in the same queue are not tried.
-    tried: by pod set and resource, the position of the last flavor tried; -1: all were tried.  gated: never preempts.
+    kind: demand and priority; if a workload cannot be admitted, workloads of equal kind in its queue are not tried.
+    tried: position of the last flavor tried, by pod set and resource; -1: all tried.  gated: it must not preempt.
     """
 
     name: str
@@ -84,8 +84,8 @@ class Workload:
 class Queue(Cohort):
     """A cluster queue: its admitted and its waiting workloads.
 
-    Unless the queue is strict, kinds of workloads that could not be admitted are skipped until something in the cohort
-    tree changes.
+    Unless the queue is strict, workloads with the demand and priority of one that could not be admitted are skipped
+    until something in the cohort tree changes.
     """
 
     def __init__(
@@ -134,14 +134,14 @@ class Queue(Cohort):
         heapify(self.waiting[workload.kind])
 
     def first(self) -> list[Any]:
-        """Return the heap with the workload to try next on top; empty if none may be."""
+        """Return the heap with the next workload to try on top; empty if there is none."""
         heads = [heap for kind, heap in self.waiting.items() if heap and kind not in self.aside]
         return min(heads) if heads else []
 
     def set_aside(self, heap: list[Any]) -> None:
         """Skip workloads of one kind (demand and priority) until the cohort tree changes.
 
-        heap: the waiting workloads of this kind; the first is put behind those of its priority and creation time.
+        heap: waiting workloads of this kind; the first is moved behind others of equal priority and creation time.
         """
         self._added += 1
         heapreplace(heap, (True, *heap[0][1:3], self._added, heap[0][-1]))
@@ -197,7 +197,7 @@ def preference(queue: Queue, one: Workload) -> tuple[bool, bool, float, float, s
 
 
 def goodness(fitness: Fitness, rules: Rules) -> tuple[int, ...]:
-    """Sort key of flavors by how well a workload can use them, the best last."""
+    """Return a sort key of a flavor's fitness for a workload; a larger key is better."""
     mode, borrowing = fitness
     if mode == NO_FIT:
         return (NO_FIT,)
@@ -209,7 +209,7 @@ class Admission:
     """The rules by which heads of queues get quota.
 
     fair: heads are ordered by dominant share, and preemption balances the shares, by `strategies`.
-    recompute: nominate a head again if heads before it preempt some of its targets; otherwise the head is skipped.
+    recompute: if earlier heads preempt some of a head's victims, choose again for this head; False: skip the head.
     """
 
     def __init__(self, fair: bool = False, strategies: Sequence[Strategy] = STRATEGIES, recompute: bool = True):
@@ -220,7 +220,7 @@ class Admission:
     def hopeless(self, workload: Workload) -> bool:
         """Return True if a quick test shows that the workload cannot be admitted now.
 
-        It has found neither quota nor enough candidates for preemption; False leaves this open.
+        True: there is too little free quota, also with preemption.  False: only the full admission cycle can decide.
         """
         queue, (requests, suits) = workload.queue, workload.pod_sets[0]
         if self.fair or not queue.plain or len(requests) != 1:
@@ -236,7 +236,7 @@ class Admission:
         return free + freed < amount and not reclaims
 
     def nominate(self, workload: Workload, pinned: Sequence[Mapping[str, str]] = ()) -> Entry:
-        """Choose flavors (among `pinned`, if given), and the workloads to preempt."""
+        """Choose flavors (only those in `pinned`, if any), and the workloads to preempt."""
         made, self._found = Entry(workload), {}
         for number, (requests, _) in enumerate(workload.pod_sets):
             chosen: dict[str, tuple[str, int, int, int]] = {}
@@ -264,11 +264,11 @@ class Admission:
         self, workload: Workload, number: int, resource: str, *, used: Mapping[Key, int],
         pinned: Sequence[Mapping[str, str]],
     ) -> dict[str, tuple[str, int, int, int]]:  # fmt: skip
-        """Choose a flavor for a resource of pod set `number`, and for its resource group.
+        """Choose a flavor for a resource of a pod set and for the others of its group.
 
-        Return flavor, fitness, borrowing and position of the flavor by resource; empty if none fits.  used: amounts
-        that were given to the workload's other pod sets; pinned: flavors by pod set and resource, the only ones
-        allowed.
+        number: number of the pod set; used: amounts that were given to the workload's other pod sets; pinned: flavors
+        by pod set and resource, the only ones allowed.  Return, by resource of the group, flavor, fitness, borrowing,
+        and the position of the last flavor tried (-1: all); empty if no flavor fits.
         """
         queue, rules, (requests, suits) = workload.queue, workload.queue.rules, workload.pod_sets[number]
         best, goal, position = dict[str, Fitness](), (NO_FIT, 0), -1
@@ -297,7 +297,7 @@ class Admission:
         return {name: (taken, *fitness, last) for name, fitness in best.items()}
 
     def _fitness(self, workload: Workload, key: Key, amount: int) -> Fitness:
-        """Return how an amount could be available: freely, by preemption, or not at all."""
+        """Return how a workload can get this quota: freely, by preemption, or not at all."""
         queue, rules = workload.queue, workload.queue.rules
         if amount > queue.potential(key):
             return NO_FIT, 0
@@ -312,8 +312,8 @@ class Admission:
     def simulate(self, workload: Workload, key: Key, amount: int) -> Fitness:
         """Return how well a workload would fit after preemption for one resource.
 
-        Returns PREEMPT (workloads of its own queue, too), RECLAIM (only of others) or NO_CANDIDATES, and the height in
-        the tree of cohorts up to which quota is borrowed.
+        Returns PREEMPT (victims include workloads of its own queue), RECLAIM (victims are all in other queues) or
+        NO_CANDIDATES, and the height in the tree of cohorts up to which quota is borrowed.
         """
         queue, targets = workload.queue, self.targets(workload, {key: amount}, {key})
         self._found[key, amount] = targets
@@ -370,10 +370,10 @@ class Admission:
     def _by_strategies(
         self, queue: Queue, candidates: list[Workload], keys: set[Key]
     ) -> Iterator[tuple[Workload, str]]:
-        """Yield workloads in the order in which fair sharing preempts them.
+        """Yield workloads, with reasons, in the order in which fair sharing preempts them.
 
-        The preemptor's usage is included in that of its queue. While its queue is within its quota, it may preempt
-        workloads of any queue that borrows.
+        `queue`: the preemptor's queue; its usage includes the preemptor.  While this queue is within its quota, it may
+        preempt workloads of any queue that borrows.
         """
         nominal = not any(queue.borrows(key) for key in keys)
         for number, strategy in enumerate(self.strategies):
@@ -401,7 +401,7 @@ class Admission:
                     remaining[other].clear()
 
     def cycle(self, heads: Iterable[Workload]) -> Iterator[Entry]:
-        """Decide on the head of each queue, in order; usage of admitted heads is added.
+        """Decide on each queue's head, in order; add admitted heads to the queues' usage.
 
         Each entry is yielded before its usage counts; the caller may change its outcome to "no fit".
         """
@@ -440,7 +440,7 @@ def _turn(entry: Entry) -> tuple[int, float, float]:
 
 
 def reserved_for(entry: Entry) -> dict[Key, int]:
-    """Return the quota to withhold for a workload that found no preemption candidates."""
+    """Return the quota to reserve for a workload that found no workloads to preempt."""
     queue, kept = entry.workload.queue, dict[Key, int]()
     for key, amount in entry.usage.items():
         limit = queue.quotas.get(key, Quota()).borrowing if entry.borrowing else 0
@@ -452,7 +452,7 @@ def reserved_for(entry: Entry) -> dict[Key, int]:
 def _outcome(entry: Entry, preempted: Mapping[Workload, str], deferred: bool) -> Outcome:
     """Return what happens to a queue's first workload in this cycle of admission.
 
-    preempted: what earlier entries preempt.  deferred: the workload waits until earlier preemptions have ended.
+    preempted: the workloads that earlier entries preempt.  deferred: the workload waits until these have ended.
     """
     if entry.mode == NO_FIT or (entry.targets and entry.workload.gated):
         return "no fit"
@@ -496,7 +496,7 @@ def _winner(cohort: Cohort, remaining: Mapping[Cohort, Entry]) -> Entry | None:
 
 
 def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Workload]]) -> Queue | None:
-    """Return the queue from which `queue` preempts next: largest share on each level."""
+    """Return the queue to preempt from next: on each level, follow the largest share."""
     if isinstance(cohort, Queue):
         return cohort if remaining.get(cohort) else None
     ways = list[tuple[tuple[int, float], bool, list[tuple[bool, bool, float, float, str]], Cohort]]()
@@ -511,9 +511,10 @@ def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Work
 
 
 def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) -> Iterator[Queue]:
-    """Yield queues of a cohort that borrow, if cohorts on the way to them borrow too.
+    """Yield the queues below a cohort, if they borrow quota of one of `keys`.
 
-    skip: child to leave out.  fair: with fair sharing, cohorts on the way need not borrow.
+    keys: pairs of flavor and resource.  Cohorts between this cohort and a queue must borrow, too, except with fair
+    sharing (`fair`).  skip: child of the cohort to leave out.
     """
     for child in cohort.children:
         leaf = isinstance(child, Queue)
@@ -522,9 +523,11 @@ def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) 
 
 
 def _by_rank(listed: list[Candidate], borrow: bool, keys: set[Key]) -> Iterator[tuple[Workload, str]]:
-    """Yield, in order, those candidates for preemption whose queues still borrow.
+    """Yield, in order, the candidates for preemption whose queues still borrow quota.
 
-    The queue and all cohorts between it and the common one must borrow one of `keys` (own queue: no condition).
+    A candidate's queue, and each cohort between it and the cohort shared with the preemptor, must borrow quota of one
+    of `keys` (flavor and resource); candidates in the preemptor's own queue need not.  borrow: True if the preemptor
+    may borrow; then candidates of rank 1 are not preempted to reclaim quota.
     """
     for rank, one, common, reason in listed:
         below = one.queue.path[: one.queue.path.index(common)]

@@ -22,7 +22,7 @@ class Quota(NamedTuple):
 
 
 class Cohort:
-    """A node (cohort or queue) of Kueue's quota tree; `settle` the root once complete."""
+    """A cohort or queue of Kueue's quota tree; call the complete tree's `root.settle`."""
 
     def __init__(
         self, name: str, parent: "Cohort | None" = None, quotas: Mapping[Key, Quota] | None = None, weight: float = 1.0
@@ -123,7 +123,7 @@ class Cohort:
         return ((1, ratio) if ratio and not self.weight else (0, ratio and ratio / self.weight)), tuple(over)
 
     def lendable(self) -> dict[str, int]:
-        """Return by resource the quota, borrowed too, of all flavors if nothing is in use."""
+        """Return the total quota per resource, borrowing included, when nothing is in use."""
         if not self._lendable:
             for key in self.root.subtree:
                 self._lendable[key[1]] = self._lendable.get(key[1], 0) + self.potential(key)

@@ -96,7 +96,7 @@ class FairTree:
     def _ranked(
         self, nodes: list[Member], below: Mapping[Member, list[Member]], used: Mapping[Member, float]
     ) -> list[list[Member]]:
-        """Return groups of equal fair share, highest first; users and accounts separate."""
+        """Return groups of equal fair share, highest first; none mixes users and accounts."""
         owed: dict[Member, float] = {}
         for siblings in below.values():
             mine = [node for node in siblings if node in nodes]
@@ -115,7 +115,7 @@ class FairTree:
 
 
 class _Account:
-    """Usage of an owner: `amount` to `reckoned`, then `rate` millionths of a device."""
+    """Usage of an owner: `amount` up to the time `reckoned`, then growing by `rate`."""
 
     __slots__ = ("amount", "rate", "reckoned")
 
@@ -126,7 +126,7 @@ class _Account:
 
 
 class DecayedUsage(Generic[Owner]):
-    """Decaying usage by owner, as of the last `advance`."""
+    """Exponentially decaying usage by owner, up to the last call of `advance`."""
 
     def __init__(self, half_life: float):
         self.half_life = half_life

@@ -6,9 +6,10 @@ the whole job in the mode.
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (Gavel, OSDI 2020), where all policies are programs of this form.
 Weakness: devices of a type are one pool here; the code that realizes the fractions must fit gangs on one node, and
-provide host cores and memory for GPU modes.  Jobs that are equal after scaling are one column of the program and get
-equal fractions, since an average of optimal solutions is optimal.  A pair of jobs on the same devices is two offers,
-each with the label of the other job as partner; `Ties` links the two offers.
+provide host cores and memory for GPU modes.  Jobs with equal modes and equal scaled progress share the columns of the
+program and get equal fractions, since an average of optimal solutions is optimal.  An offer is a mode in which a job
+may run; a pair of jobs on the same devices is two offers, each with the label of the other job as partner, and `Ties`
+links the two.
 """
 
 from dataclasses import dataclass
@@ -32,9 +33,9 @@ class ModeOffers:
     Entry v is an offer: job `job[v]` may run in a mode that occupies `width[v]` devices of type `kind[v]` and would
     take `time[v]` seconds for the whole job.  `capacity` counts devices by type, `weight` is by job.
 
-    With pairs, `own[v]` is the label of the job in this mode and `partner[v]` that of its partner (-1: the job runs
-    alone).  With a partner, `time` is the job's time next to this partner, and `width` is half the number of devices of
-    the pair.
+    If jobs may share devices in pairs, `own[v]` is the label of the job in this mode (the number of its kind of job)
+    and `partner[v]` the label of its partner (-1: the job runs alone).  With a partner, `time` is the job's time next
+    to this partner, and `width` is half the number of devices of the pair.
     """
 
     job: np.ndarray
@@ -52,20 +53,20 @@ class ModeOffers:
 
     @cached_property
     def rate(self) -> np.ndarray:
-        """Fraction of the whole job that each offer completes per second."""
+        """Fraction of its job that each offered mode completes per second."""
         return np.asarray(1.0 / self.time)
 
     def progress(self, fraction: np.ndarray) -> np.ndarray:
-        """Fraction of each job that is completed per second with these time fractions."""
+        """Return each job's progress per second; `fraction`: share of time of each offer."""
         return np.bincount(self.job, self.rate * fraction, self.jobs)
 
     @cached_property
     def fair_progress(self) -> np.ndarray:
-        """Progress of each job with an equal share."""
+        """Fraction of each job that is completed per second with an equal share."""
         return self.progress(equal_share(self))
 
     def fastest(self) -> np.ndarray:
-        """Progress of each job alone in its fastest mode with enough devices."""
+        """Rate (jobs/s) of each job alone in its fastest mode for which there are devices."""
         best = np.zeros(self.jobs)
         there = self.capacity[self.kind] >= self.width
         if self.partner is not None:
@@ -131,7 +132,7 @@ def _max_min(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
 
 
 def _fill_up(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
-    """Compute `max_min` without linear programs; each job must have one mode."""
+    """Return the result of `max_min` without linear programs; each job has one mode."""
     served = base[offers.job] > 0
     gain = np.divide(offers.rate, base[offers.job], out=np.ones(len(served)), where=served)
     kind, width = offers.kind, np.where(served, offers.width, 0.0)
@@ -161,9 +162,9 @@ def _fill_up(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
 
 
 def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Maximize the sum of `value` × fraction; each job's progress is at least `least`.
+    """Return time fractions that maximize the sum of `value` × fraction.
 
-    If the minimums are infeasible together, the sum of shortfalls (relative to each minimum) is minimized first.
+    Each job's progress is at least `least`; if that is infeasible, the sum of relative shortfalls is minimized first.
     """
     matrix, limits = _limits(offers.job, offers.jobs, offers.kind, width=offers.width, capacity=offers.capacity)
     bound = ties(offers.own, offers.partner, offers.job, np.ones(offers.jobs))
@@ -183,10 +184,10 @@ def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndar
 
 
 def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Maximize the sum of values / the sum of costs; at ties, the sum of values.
+    """Return the fractions of modes that maximize total value / total cost.
 
-    Reference: Dinkelbach, On Nonlinear Fractional Programming (1967): maximize value - q × cost, where q is the ratio
-    of the last solution, until the ratio is constant.
+    Ties go to the larger value.  least: each job's minimum progress.  Reference: Dinkelbach, On Nonlinear Fractional
+    Programming (1967): maximize value - q × cost, where q is the ratio of the last solution, until q no longer grows.
     """
     price = 0.0
     fraction = max_sum(offers, value, least)
@@ -232,7 +233,8 @@ def min_worst_ratio(
 class _Groups:
     """Groups of jobs that the linear program treats alike.
 
-    Jobs of a group have the same modes and the same progress / base in each of them.  Columns: one per group and mode.
+    Jobs of a group have equal modes and, in each mode, an equal ratio of progress to `base` (see `max_min`).  The
+    arrays have one column per group and mode.
     """
 
     size: int
@@ -292,8 +294,8 @@ class _Groups:
     def raise_min(self, floor: np.ndarray, fixed: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Maximize the lowest progress / base of the groups that are not `fixed`.
 
-        base: reference progress of a job (`max_min`).  Groups in `fixed` keep at least the level `floor`.  Return this
-        lowest value, the fractions of time, and the shadow prices of groups.
+        A group is a set of equal jobs; base: reference progress of a job (`max_min`).  Groups in `fixed` keep a ratio
+        of at least `floor`.  Return the maximized ratio, the fractions of time, and each group's shadow price.
         """
         matrix, limits = self.limits
         rises = csr_array(np.where(fixed, 0.0, 1.0)[:, None])
@@ -332,10 +334,10 @@ def _limits(
 def _solve(
     cost: np.ndarray, matrix: csr_array, limits: np.ndarray, bound: "Ties | None", free_last: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the solution of minimum cost, and the shadow price of each limit.
+    """Return the solution of a linear program, and the shadow price of each limit.
 
-    The first columns are fractions of time; `bound` adds the constraints on pairs of jobs.  free_last: True if the last
-    column may be negative.
+    The first columns are fractions of time, to which `bound` adds constraints for pairs of jobs.  free_last: True if
+    the last column may be negative.
     """
     bounds: list[tuple[float | None, float | None]] = [(0.0, None)] * len(cost)
     if free_last:
@@ -356,7 +358,7 @@ def _solve(
         solution = solve(cost / dearest, A_ub=csr_array(diags_array(1.0 / scale) @ matrix), b_ub=limits / scale)
         scale /= dearest
     if solution.x is None:
-        raise ArithmeticError(f"the program over time fractions was not solved: {solution.message}")
+        raise ArithmeticError(f"the linear program of the time fractions was not solved: {solution.message}")
     return solution.x[:count], (-solution.ineqlin.marginals / scale)[:rows]
 
 
@@ -373,7 +375,7 @@ def _solve(
 
 @dataclass(frozen=True)
 class Ties:
-    """Constraints on time fractions x: `equal` · x = 0 and `upper` · x ≤ `limits`."""
+    """Constraints on pairs' time fractions x: `equal` · x = 0, `upper` · x ≤ `limits`."""
 
     equal: csr_array
     upper: csr_array
@@ -437,10 +439,10 @@ def ties(own: np.ndarray | None, partner: np.ndarray | None, group: np.ndarray, 
 def _odd(number: np.ndarray, group: np.ndarray, count: np.ndarray, rings: int) -> tuple[np.ndarray, np.ndarray]:
     """Return constraints on pairs within a label that has an odd number of jobs.
 
-    The result is index pairs (row, sum), and the limit of each row.  A sum is the total fraction of time that the jobs
-    of one label spend paired with each other.  With an odd number n of jobs, one job is always unpaired, so the sum is
-    at most n - 1.  If several sums are for the same jobs (under different labels, such as one per device type), one row
-    bounds their total.
+    Jobs of one class in equal modes have the same label.  The result is index pairs (row, sum), and the limit of each
+    row.  Each of the `rings` labels has a sum: the total fraction of time that its jobs spend paired with each other.
+    With an odd number n of jobs, one job is always unpaired, so the sum is at most n - 1.  If several labels have the
+    same jobs (such as one label per device type), one row bounds the total of their sums.
     """
     members: list[dict[int, None]] = [{} for _ in range(rings)]
     for ring, one in zip(number.tolist(), group.tolist(), strict=True):

@@ -29,7 +29,7 @@ class DeviceLine:
     """Queue of one device or of a type's pool, and when its cores or GPUs are free.
 
     `ends` stores end times minus `shift`: when a task ends early or late, a change of `shift` moves all later tasks.
-    If the task uses only a part of the queue's cores or GPUs, `shift` changes by this part of the difference.
+    If the task uses only a fraction of the queue's cores or GPUs, `shift` changes by this fraction of the delay.
     """
 
     __slots__ = ("number", "type", "device", "lanes", "most", "ends", "shift", "queue", "used", "up", "changed")
@@ -84,7 +84,7 @@ class DeviceLine:
 
 
 def refuse_gangs(problem: PlanProblem) -> None:
-    """Raise ScenarioError if a task needs several nodes at once or cores of any nodes."""
+    """Raise ScenarioError if a task spans nodes, or may spread its cores over nodes."""
     tasks = problem.tasks
     gangs = [shape.index for shape in tasks.shapes if any(mode.unit is not None for mode in shape.modes)]
     if len(rows := np.flatnonzero(np.isin(tasks.shape, gangs))):
@@ -94,9 +94,9 @@ def refuse_gangs(problem: PlanProblem) -> None:
 
 @dataclass(eq=False, slots=True)
 class LineTask:
-    """A task, its device queues (lines), devices needed in each, estimated seconds.
+    """A task in device queues (lines); `need`: cores, GPUs or 1/12 GPUs in each queue.
 
-    `placement` is None if the task may run on any devices of the line's type.
+    `placement` is None if the task may run on any devices of the queue's type.  `begin`, `length`: estimates in s.
     """
 
     task: Task
@@ -164,13 +164,13 @@ class AssigningScheduler(Scheduler):
                     self._unit[mode.type] = SLICES
 
     def need(self, mode: Mode) -> int:
-        """Number of lanes (cores or GPUs) that a launch occupies in each device queue."""
+        """Lanes per device that a launch occupies: cores, GPUs, or 1/12 of shared GPUs."""
         if mode.on_cpu:
             return max(1, -(-mode.millicores // MILLI))
         return max(1, (mode.share * self._unit.get(mode.type, 1) + WHOLE // 100) // WHOLE)
 
     def unit(self, kind: DeviceType) -> int:
-        """Number of lanes of a device of this type: 1, or more for fractions of a GPU."""
+        """Return how many lanes a device of this type has: 1, or more for GPU fractions."""
         return self._unit.get(kind, 1)
 
     def begin(self, view: View) -> None:
@@ -195,7 +195,7 @@ class AssigningScheduler(Scheduler):
                     self.waiting -= 1
 
     def device(self, device: Device, up: bool) -> None:
-        """Record a device's state; without its cores a node is unusable."""
+        """Record if a device is up; if a node's cores are down, its accelerators are, too."""
         if up:
             self._down.pop(device.index, None)
             self._new += self._homeless

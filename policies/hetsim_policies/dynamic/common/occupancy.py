@@ -78,7 +78,7 @@ class Occupancy:
         self._new[task.index] = task
 
     def ended(self, task: Task) -> None:
-        """Remove a task that completed, stopped, is gone, or never ran."""
+        """Remove a task that completed, was stopped, left the system, or never ran."""
         row = task.index
         if self._new.pop(row, None) is not None:
             self._launches += self._launches >= 0  # a launch that has come and gone

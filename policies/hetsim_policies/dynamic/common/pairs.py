@@ -127,7 +127,7 @@ def _in_another_mode(task: Task, view: View, suits: Callable[[Mode, Mode, float,
 
 
 def back_to(task: Task, view: View) -> Placement | None:
-    """Return a whole-GPU placement for a task alone on a fraction; None if impossible."""
+    """Return a whole-GPU placement for a task alone on a part of its GPU, or None."""
     placement = view.launch_of(task).placement
     if placement is None or not is_fraction(placement.mode):
         return None

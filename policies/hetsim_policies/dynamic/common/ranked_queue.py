@@ -1,8 +1,8 @@
 """Waiting tasks in the order of a score of their columns (features).
 
-The order is valid until `rescore`; new tasks are inserted.  Cost: O(1) per new or removed task, and a binary search for
-a new task that ranks among the first.  A ranking computes all scores with NumPy (nanoseconds per task), and sorts only
-the first tasks.
+The order is valid until `rescore`; new tasks are inserted.  All scores are computed with NumPy (nanoseconds per task),
+but only the first tasks of the order are sorted and stored.  Cost: O(1) per new or removed task, plus a binary search
+if the task belongs to these first tasks.
 """
 
 from bisect import bisect_left, insort

@@ -91,7 +91,7 @@ class FreeProfile:
         )
 
     def open_until(self, mode: Mode) -> float:
-        """Latest time until which some node has room for the mode from now on, or -inf."""
+        """Return until when (s) some node has room for the mode; -inf: none has room now."""
         if mode.span_any or mode.partition in self.pools:
             return math.inf
         if (ends := self._open.get(mode)) is None:
@@ -222,7 +222,7 @@ class FreeProfile:
         return None
 
     def _filling(self, mode: Mode, timelines: list[Timeline], start: float, duration: float) -> Reservation | None:
-        """Return a reservation at `start` that fills nodes in order, if there is room."""
+        """Return a reservation at `start` that fills one node after another, or None."""
         chosen, rest = [], amount_of(mode)
         for number, timeline in enumerate(timelines):
             if here := min(rest, timeline.max_amount(mode, start, start + duration)):
@@ -235,7 +235,7 @@ class FreeProfile:
     def _on_nodes(
         self, mode: Mode, timelines: list[Timeline], duration: float, now: float, before: float
     ) -> Reservation | None:
-        """Return the earliest reservation of equal parts on several nodes before `before`."""
+        """Return the earliest reservation on several nodes with start < `before`, or None."""
         assert mode.unit is not None
         begins = []
         for position, timeline in enumerate(timelines):
@@ -274,7 +274,7 @@ def _stages(mode: Mode, compute: float, remaining: float) -> float:
 def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:
     """Estimated seconds of all stages of a task at its reservation.
 
-    If it cannot start there now: as if the GPUs were idle; 0 in a mode without GPUs.
+    If the task cannot start there now, its GPUs count as idle; without GPUs, return 0 (the caller uses its estimate).
     """
     mode, placement = reservation.mode, reservation.placement(task, view) if reservation.time <= view.now else None
     if placement is not None:

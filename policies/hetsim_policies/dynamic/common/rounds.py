@@ -2,10 +2,10 @@
 
 Decides when, in which mode and where.  A subclass computes the fraction of time that each job should run in each of its
 modes.  At the beginning of each round the pairs of job and mode that are most behind their fractions get the devices;
-other running jobs are stopped, without loss of work.  With rule `ratio` the most urgent pair has the largest time due /
-time received, as in Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads
-(Gavel, OSDI 2020); both times are summed over the job's life, so that no history is lost when fractions change.  With
-rule `deficit` it has the largest difference of the two times.
+other running jobs are stopped, without loss of work.  With rule `ratio` the most urgent pair has the largest ratio of
+the time due to it to the time that it received, as in Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies
+for Deep Learning Workloads (Gavel, OSDI 2020); both times are summed over the job's life, so that no history is lost
+when fractions change.  With rule `deficit` it has the largest difference of the two times.
 Bounds: for jobs of equal width on one type, with `deficit`, each of n jobs is at most 1 + ln n rounds behind its
 fractions at any time (Adler, Berenbrink, Friedetzky, Goldberg, Goldberg, Paterson, A Proportionate Fair Scheduling Rule
 with Good Worst-case Performance, SPAA 2003, show ln n up to a constant).  No such bound is known for gangs, for several
@@ -76,7 +76,7 @@ class RoundJob:
         return max(SHORTEST, self.task.estimate_at(position))
 
     def remaining(self, view: View) -> float:
-        """Remaining fraction of a job by estimate; 0.01 after an overrun."""
+        """Estimated remaining fraction of a job, at least 0.01 even if it overruns."""
         part = 1.0 - self.task.done
         if self.mode >= 0 and self.task.state == RUNNING:
             part = view.remaining(self.task) / self.seconds(self.mode)
@@ -87,7 +87,7 @@ class RoundScheduler(Scheduler):
     """Base of the policies that give jobs fractions of time in rounds.
 
     round_length: seconds of a round.
-    rule: the most urgent job has the largest time due / time received (ratio), or time due - time received (deficit).
+    rule: the most urgent job has the largest time due / time received (ratio), or the largest difference (deficit).
     mid_round: jobs may start within a round, when they arrive or devices become free.
     """
 
@@ -113,7 +113,7 @@ class RoundScheduler(Scheduler):
         self._tried = -1  # releases when waiting jobs were last tried; -1: others have come since
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
-        """Return the fraction of time that each offered mode of a job shall run."""
+        """Return the fraction of time for which each offered (job, mode) should run."""
         raise NotImplementedError
 
     def job_of(self, task: Task) -> RoundJob:
@@ -183,9 +183,10 @@ class RoundScheduler(Scheduler):
         self._stale = False
 
     def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
-        """Return the modes in which jobs can run, as columns of a linear program.
+        """Return all offers (a job in one of its modes), as columns of a linear program.
 
-        Only types with enough devices up count.  The list has each mode's position among the modes of its job.
+        Modes on types with too few devices up are left out.  The list has, for each offer, the position of its mode in
+        the job's list of modes.
         """
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}
@@ -236,7 +237,8 @@ class RoundScheduler(Scheduler):
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
         """Return how much a mode of the job is behind its fair time, and its fair time.
 
-        way: number of the mode.  First value: fair time minus received time (rule deficit), else their ratio.
+        way: number of the mode.  Fair time: seconds due to the mode by the end of this round.  First value: with rule
+        `deficit`, fair time minus received time; with rule `ratio`, fair time / received time.
         """
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]
@@ -278,7 +280,7 @@ class RoundScheduler(Scheduler):
                 yield self._start(self.jobs[index], placement, view)
 
     def _content(self) -> bool:
-        """Return True if all jobs run in their fastest modes, so fractions cannot help."""
+        """Return True if all jobs run in their fastest modes, so changes cannot help."""
         jobs = self.jobs.values()
         return all(job.mode >= 0 and job.seconds(job.mode) <= min(map(job.seconds, job.positions())) for job in jobs)
 
@@ -340,7 +342,7 @@ class RoundScheduler(Scheduler):
         self._tried = view.changes.releases
 
     def first(self, mode: Mode, view: View) -> Placement | None:
-        """Return where a waiting job may start within a round; None if it does not fit."""
+        """Return the place of a job that starts within a round; None if it does not fit."""
         return view.first(mode)
 
     def _start(self, job: RoundJob, placement: Placement, view: View) -> Start:
@@ -351,7 +353,7 @@ class RoundScheduler(Scheduler):
 
 
 class RoundRoom:
-    """Free devices of the next round, if all jobs except those in `kept` are stopped."""
+    """Free devices in the next scheduling round, if only jobs in `kept` continue."""
 
     def __init__(self, cluster: Cluster, down: Collection[int]):
         self.cluster = cluster
@@ -484,7 +486,7 @@ class RoundRoom:
             self._free[number].clear()
 
     def take_host(self, node: Node, mode: Mode, part: float) -> None:
-        """Occupy cores and memory of a node for a part of a launch."""
+        """Occupy `part` (0 to 1) of the mode's cores and memory on a node."""
         self.cores[node.index] -= math.ceil(mode.millicores * part)
         self._free[node.index].clear()
         self.memory[node.index] -= mode.memory * part

@@ -3,11 +3,12 @@
 This adds to `rounds` what Gavel calls space sharing.  In a mode a job may run alone, or share its devices with a
 partner, at the speed measured for the two classes (`sharing: pairs` of the device type, as read from `gavel_gpus`).
 Gangs may share devices with gangs of equal width.  The program decides the fraction of time of each possibility: a pair
-occupies its devices once, and the fractions of a job sum to at most 1.  The time that a job has received is counted
-separately for running alone and next to each label of partners, as its speed depends on the partner.  In a round,
-combinations of job, mode and partner label are served in the order of urgency.  A job with a partner label is placed
-together with the most urgent job of that label that wants a partner of the first job's label.  A job whose partner ends
-within a round continues alone; waiting jobs start within a round only on empty devices.
+occupies its devices once, and the fractions of a job sum to at most 1.  Jobs of one class in equal modes have the same
+label, on which a partner's speed depends.  So the time that a job has received is counted separately for running alone
+and for each label of its partner.  In a round, combinations of job, mode and partner label are served in the order of
+urgency.  A job with a partner label is placed together with the most urgent job of that label that wants a partner of
+the first job's label.  A job whose partner ends within a round continues alone; waiting jobs start within a round only
+on empty devices.
 Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI
 2020), section 3.1.  Gavel's program has a column per pair of jobs; this one has fewer columns and the same optimum (see
 `ties`).
@@ -60,7 +61,7 @@ class PairedJob(RoundJob):
         self._numbers = {way: number for number, way in enumerate(self.ways)}
 
     def way_of(self, position: int, label: int) -> int:
-        """Return a number for a mode next to a partner with this label (-1: alone)."""
+        """Return the index in `ways` of (mode, partner's label), added if new; -1: alone."""
         way = (position, label)
         if (number := self._numbers.get(way)) is None:
             number = self._numbers[way] = len(self.ways)
@@ -76,7 +77,7 @@ def paired(job: RoundJob) -> PairedJob:
 
 
 class SeatedJob(NamedTuple):
-    """A job that runs in this round; `position`: its mode, among those of its task."""
+    """A job that runs in this round, in mode number `position` of its task."""
 
     job: PairedJob
     position: int
@@ -95,7 +96,7 @@ def with_partner(
 ) -> tuple[SeatedJob, ...]:
     """Return the job `one` and the first of `others` that may join it; () if none may.
 
-    taken: rows of jobs already chosen.  stays: rows of jobs that must stay where they run: at most one job of a pair.
+    taken: rows of jobs already chosen.  stays: rows of jobs that must stay where they run; two of them never pair.
     """
     for other in others:
         if other.row in taken or other.job is one.job:
@@ -106,7 +107,7 @@ def with_partner(
 
 
 class PairRoom(RoundRoom):
-    """Devices of a round in which two jobs may share a device."""
+    """Free devices of a scheduling round; two jobs may share one device."""
 
     def __init__(self, cluster: Cluster, down: Collection[int]):
         super().__init__(cluster, down)
@@ -122,7 +123,7 @@ class PairRoom(RoundRoom):
     def stay(self, job: PairedJob, view: View) -> bool:
         """Keep a running job where it is, in this round's count of free devices.
 
-        True: devices are reserved for it alone.  False: it shares those of a partner, or they are taken.
+        True: devices are reserved for it alone.  False: they are not free; if its partner has them, both share them.
         """
         if self.keep(job):
             return True
@@ -138,7 +139,7 @@ class PairRoom(RoundRoom):
         return True
 
     def seat(self, some: Sequence[SeatedJob], view: View) -> None:
-        """Place a job or a pair, if possible on the devices where one of them runs."""
+        """Place a job or a pair, if possible on devices on which one of the jobs runs."""
         first = self._at_home(some, view)
         placement = view.launch_of(first.job.task).placement if first is not None else self.place(some[0].mode)
         if placement is None:
@@ -165,7 +166,7 @@ class PairRoom(RoundRoom):
         return None
 
     def join(self, placement: Placement) -> bool:
-        """Occupy cores and memory for a job that shares GPUs; False if they are not free."""
+        """Occupy cores and memory for a job that joins another's GPUs; False: no room."""
         mode, parts = placement.mode, self.parts(placement)
         if not all(self.host_holds(node, mode, part) for node, part in parts.items()):
             return False
@@ -178,7 +179,7 @@ class SideBySideScheduler(RoundScheduler):
     """Base of policies of time fractions, with or without pairs of jobs.
 
     pairs: two jobs may share devices if their slowdowns were measured; they do not share otherwise.
-    threshold: pairs count only if the sum of both speeds, each relative to running alone, is greater.
+    threshold: two jobs may be a pair if the sum of their speeds, each relative to running alone, exceeds this.
     """
 
     def __init__(
@@ -227,7 +228,7 @@ class SideBySideScheduler(RoundScheduler):
                 self._turn(job, job.mode, view)
 
     def _turn(self, job: PairedJob, way: int, view: View) -> None:
-        """Account for the job's time so far in its mode and pairing; set the next ones."""
+        """Add the job's time to its present way (mode and partner's label); begin `way`."""
         job.received[job.way] += view.now - max(self._counted, job.since)
         job.way, job.since = way, view.now
 
@@ -366,9 +367,8 @@ class Labels:
     """Numbers (labels) of the kinds of jobs so far, and which may share devices.
 
     Jobs of one class in equal modes have the same label.
-    threshold: two labels may share if the sum of both speeds, each relative to running alone, is greater.  A threshold
-        of 1 excludes no useful pair: two jobs with a sum of at most 1 progress at least as fast if they use the devices
-        in turn.
+    threshold: two labels may share if the sum of both speeds, each relative to running alone, is greater.  With 1, all
+        useful pairs may: jobs whose speeds sum to less run at least as fast if they take turns.
     """
 
     def __init__(self, threshold: float = 1.0):
@@ -396,16 +396,16 @@ class Labels:
         return labels
 
     def beside(self, label: int, others: dict[int, int]) -> Iterator[tuple[int, float]]:
-        """Yield labels of jobs that can share devices with a job of this label.
+        """Yield (other label, speed) for jobs that can share devices with jobs of `label`.
 
-        With each comes the relative speed of the job of this label when both share.  others: number of jobs by label.
+        speed: relative speed of a job of `label` next to such a job.  others: number of jobs by label.
         """
         for other, count in others.items():
             if (other != label or count > 1) and (pair := self.speeds(label, other)) is not None:
                 yield other, pair[0]
 
     def speeds(self, one: int, other: int) -> tuple[float, float] | None:
-        """Return both labels' speeds on shared devices (1: alone); None: not worth a pair."""
+        """Return relative speeds of two labels' jobs on shared devices; None: do not pair."""
         if (one, other) not in self._speeds:
             self._speeds[one, other] = self._measured(one, other)
         return self._speeds[one, other]

@@ -24,9 +24,9 @@ def amount_of(mode: Mode) -> int:
 
 
 def occupied(mode: Mode, amount: int) -> tuple[int, int, int]:
-    """Accelerators, cores (thousandths) and bytes that part of a launch occupies.
+    """Accelerators, cores (thousandths) and host bytes that part of a launch occupies.
 
-    amount: size of the part, as in `amount_of`.
+    amount: size of the part: a number of nodes, of thousandths of cores, or of accelerators (see `amount_of`).
     """
     if (part := mode.unit) is None:
         return amount, *host_part(mode, amount)
@@ -86,14 +86,14 @@ class Fields:
         return mode.type.name in self.offsets if mode.gpus else self.node.cpu.type is mode.type
 
     def mask(self, mode: Mode) -> int:
-        """Return the bits that remain set if a need was subtracted and there was room."""
+        """Return the bits that stay 1 in `free` minus a mode's demand if the mode fits."""
         return SPARE | SPARE << WIDTH | (SPARE << self.offsets[mode.type.name] if mode.gpus else 0)
 
     def pack(self, mode: Mode, gpus: int, cores: int, memory: int) -> int:
         return cores + (memory << WIDTH) + (gpus << self.offsets[mode.type.name] if gpus else 0)
 
     def demand(self, mode: Mode, count: int) -> int:
-        """Return what `count` units of a mode need, as one integer (unit: `amount_of`)."""
+        """Pack the demand of `count` GPUs, 1/1000 cores or nodes of a mode in one integer."""
         if (packed := self.packed.get((mode, count))) is None:
             gpus, cores, memory = occupied(mode, count)
             if self.one_field and (cores or memory):
@@ -173,7 +173,7 @@ class Timeline:
                 shares.append((WHOLE if fullest is None else fullest) - mode.share)
 
     def max_amount(self, mode: Mode, start: float, end: float) -> int:
-        """Units of a mode that fit on this node during a whole interval (`amount_of`)."""
+        """Return how many GPUs, 1/1000 cores or nodes of a mode fit from `start` to `end`."""
         amounts, times = self.amounts(mode), self.times
         position = max(0, bisect_right(times, start) - 1)
         count = amounts[position]
@@ -184,7 +184,7 @@ class Timeline:
         return count
 
     def amounts(self, mode: Mode) -> list[int]:
-        """Units of a mode that fit here in each span of time (unit: `amount_of`)."""
+        """Return how many units (see `amount_of`) of a mode fit here in each time span."""
         if (amounts := self._amounts.get(mode)) is None:
             allowed = self.fields.allows(mode)
             amounts = [self._amount(mode, span) if allowed else 0 for span in range(len(self.times))]

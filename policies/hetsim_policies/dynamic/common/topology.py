@@ -1,7 +1,8 @@
 """Topology-aware placement: the racks, blocks or nodes that get pods.
 
-Where one domain suffices, the one with the least room that suffices is chosen (best fit); otherwise those with the most
-room, and best fit for the rest; unconstrained pods fill small ones first.  Reference: Kueue, KEP-2724.  Cost: O(n²).
+If one domain (rack, block or node) has room for all pods, the one with the least room is chosen (best fit).  Otherwise
+those with the most room are filled, and best fit places the rest.  Unconstrained pods use the fullest domains first.
+Reference: Kueue, KEP-2724.  Cost: O(n²).
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ Topology = Literal["required", "preferred", "unconstrained"]
 
 @dataclass(eq=False)
 class Domain:
-    """A domain, such as a rack: its path of names; pods that fit; domains inside."""
+    """A domain (such as a rack): path of names, number of pods that fit, subdomains."""
 
     names: tuple[str, ...]
     room: int
@@ -23,8 +24,8 @@ class Domain:
 def place(levels: Sequence[Sequence[Domain]], count: int, level: int, topology: Topology) -> dict[Domain, int] | None:
     """Return the number of pods in each lowest domain; None if they do not fit.
 
-    levels: the domains by level, highest first.  level: all pods must be in one of its domains.  If this is only
-    preferred, they may be in one domain of a higher level, or else in several of the highest.
+    levels: the domains by level, highest first.  level: with topology "required", all pods must be in one domain of
+    this level; with "preferred", they may also be in one of a higher level, or else in several of the highest level.
     """
     chosen = _fill(levels[level], count, topology == "unconstrained")
     while topology == "preferred" and level and (len(chosen) > 1 or sum(chosen.values()) < count):
@@ -38,7 +39,7 @@ def place(levels: Sequence[Sequence[Domain]], count: int, level: int, topology: 
 
 
 def _fill(domains: Sequence[Domain], count: int, least: bool = False) -> dict[Domain, int]:
-    """Return the pods of the used domains; fewer than `count` if all are full."""
+    """Return up to `count` pods by domain; `least`: domains with the least room first."""
     rest, chosen = [one for one in domains if one.room], dict[Domain, int]()
     rest.sort(key=lambda one: (one.room if least else -one.room, one.names))
     while rest and count:

@@ -8,7 +8,7 @@ Key = tuple[float, ...]
 
 
 class TwoEnded:
-    """Waiting tasks in two heaps, with a key for each end.
+    """Double-ended priority queue of waiting tasks: two heaps, each with its own key.
 
     An entry is void once its task no longer waits or was pushed again.
     """

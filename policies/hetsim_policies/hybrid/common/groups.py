@@ -1,7 +1,7 @@
 """Groups of devices: members, waiting and running tasks, and predicted waits.
 
-Groups are the device types, nodes, racks or sets of a given number of nodes.  A *kind* is the set of tasks of one class
-with equal demands; plans assign shares of kinds.
+Groups are the device types, nodes, racks, or sets of nodes of a given size.  A *kind* is the set of tasks of one class
+with equal demands; a plan says which fraction of a kind's tasks each group gets.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -24,7 +24,7 @@ Grouping = Literal["type", "node", "rack"] | int
 
 
 class TaskKind:
-    """Tasks of one class and demand: possible groups, times, waiting tasks."""
+    """Tasks of one class and demand: device groups for them, times, waiting tasks."""
 
     __slots__ = ("number", "name", "positions", "modes", "waiting", "holders", "seen", "total", "queued", "turns",
                  "arrived", "rate", "home")  # fmt: skip
@@ -58,12 +58,12 @@ class TaskKind:
             self.queued[position] = self.queued[position] + sign * seconds if self.waiting else 0.0
 
     def expected(self, position: int, coming: float) -> float:
-        """Expected seconds in a mode of this kind's waiting tasks and `coming` mean ones."""
+        """Return the total seconds of all waiting and `coming` average tasks in a mode."""
         return max(0.0, self.queued[position]) + coming * self.total[position] / max(1, self.seen)
 
 
 class GroupedTask:
-    """A task in a group: its kind, and its expected seconds there."""
+    """A task in a device group: its kind, and its expected seconds in this group."""
 
     __slots__ = ("task", "kind", "group", "type", "seconds", "width", "end")
 
@@ -108,7 +108,7 @@ class DeviceGroup:
         return self.name
 
     def count_lanes(self, down: Container[int]) -> None:
-        """Count the devices that are up; accelerators need their node's cores."""
+        """Count usable cores and accelerators by type; none on a node whose CPU is down."""
         self.lanes.update(dict.fromkeys(self.lanes, 0))
         for node in self.nodes:
             for device in (node.cpu, *node.accelerators) if node.cpu.index not in down else ():
@@ -195,7 +195,7 @@ def lanes_of(device: Device, node: Node) -> int:
 
 
 def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
-    """Create numbered groups; raise ScenarioError for racks if no node has a rack."""
+    """Group the devices; ScenarioError if grouping is by rack and no node has a rack."""
     if grouping == "type":
         present = [kind for kind in cluster.types.values() if cluster.count(kind.name)]
         having = {kind: [node for node in cluster.nodes if kind in _types([node])] for kind in present}
@@ -256,8 +256,8 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
 
     work: device-seconds of all tasks of a class on a type, inf if they cannot run there; lanes: number of devices of
         each type.
-    fill: if all work can end within this fraction of an epoch, the total work is minimized instead of its end; 0:
-        always minimize the end; inf: each class runs where it takes the shortest time.
+    fill: if all work can end within this fraction of an epoch, minimize the total work, otherwise the time of its end;
+        0: always minimize the end; inf: each class runs where it takes the shortest time.
     """
     possible = np.where(lanes > 0, work, np.inf)
     share = np.zeros(work.shape)
@@ -270,7 +270,7 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
 def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
     """Divide classes of work among device types so that all work ends earliest.
 
-    Of such divisions that of least work is chosen, by two linear programs.  unhurried: an end then is early enough.
+    Of the divisions that end earliest, or within `unhurried` s, that of least work is chosen, by two linear programs.
     """
     from hetsim_policies.static.common.unrelated import split
 
@@ -280,9 +280,9 @@ def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndar
 
 
 def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.ndarray) -> np.ndarray:
-    """Return the split of minimum work with no type of device busy after `limit`.
+    """Divide classes among device types with least work, so that all end by `limit`.
 
-    otherwise: result if there is no such split.
+    work: device-seconds by class and device type.  otherwise: result if there is no such division.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
@@ -306,10 +306,10 @@ def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.nd
 
 
 def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
-    """Divide classes of work among two types by dual approximation.
+    """Return each class's shares (a row) on two device types, by dual approximation.
 
-    Each class counts as PARTS tasks, each type as one machine.  If all work can end before `unhurried`, the second type
-    gets only parts that take less time there (`two_sides.fill`).
+    Each class of work counts as PARTS equal tasks, each type as one machine.  If all work can end before `unhurried`
+    (s), the second type gets only parts that take less time there (`two_sides.fill`).
     """
     from hetsim_policies.static.dual_approximation import solve
     from hetsim_policies.static.two_sides import by_speed_up, fill
@@ -329,7 +329,7 @@ def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarra
 
 
 def loads(share: np.ndarray, work: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-    """Seconds of work per device, by device type."""
+    """Seconds of work per device, by type; `share`: fraction of work on each type."""
     done = np.where(share > 0, share * np.where(np.isfinite(work), work, 0.0), 0.0)
     return np.asarray(done.sum(axis=0) / np.maximum(lanes, 1))
 

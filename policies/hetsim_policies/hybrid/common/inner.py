@@ -29,8 +29,9 @@ def check_nested(inner: Scheduler, outer: str, key: str, lines: bool) -> None:
 def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight: bool = False) -> dict[Shape, bool]:
     """Return for each shape of tasks True if the planner (None: default) can plan it.
 
-    Each shape is tried with one task.  foresight: the planner may not simulate plans.  Raise ScenarioError if a given
-    planner refuses every shape, or if the planner needs what is missing during a run.
+    Each shape is tried with one task.  foresight: True if the planner knows future arrivals; it cannot simulate plans
+    then.  Raise ScenarioError if a given planner refuses every shape, or needs a function that is not available during
+    a run.
     """
     tasks = problem.tasks
     refused: ScenarioError | None = None

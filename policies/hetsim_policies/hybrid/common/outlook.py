@@ -37,11 +37,11 @@ def check_objective(objective: Objective, problem: PlanProblem) -> None:
 
 
 def mean_of(record: Record, objective: Objective, now: float) -> float:
-    """Return the mean of an objective over one or more tasks unfinished at the fork.
+    """Return an objective's mean over the tasks that were unfinished at time `now`.
 
-    Objectives: response (seconds from arrival to the end), slowdown (response / shortest estimated time),
-    deadline_misses (share of tasks with a deadline that miss it), energy (joules above idle), cost (price × time of the
-    occupied devices).
+    `record` is that of a fork of the run, which began at `now`.  Objectives: response (seconds from arrival to the
+    end), slowdown (response / shortest estimated time), deadline_misses (share of tasks with a deadline that miss it),
+    energy (joules above idle), cost (price × time of the occupied devices).
     """
     tasks, end = record.input.tasks, record.end
     # What ends at this very instant counts: the tasks have to be the same in all forks that are compared.
@@ -100,7 +100,7 @@ def _misses(record: Record, rows: np.ndarray, finish: np.ndarray) -> float:
 
 
 def _taken(record: Record, rows: np.ndarray, rate: Callable[[Mode], float]) -> float:
-    """Return the mean of rate × estimated seconds over tasks, each in its last mode.
+    """Return the tasks' mean of `rate(mode)` × estimated seconds, in their last modes.
 
     A task that has not started counts in its cheapest mode.
     """

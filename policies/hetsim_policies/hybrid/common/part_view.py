@@ -1,8 +1,8 @@
 """A part of the cluster as if it were the whole: the view of a group's scheduler.
 
 A part is some nodes and some device types.  Placements use only these; times, data and random numbers are those of the
-run.  Cost: that of the cluster's view, but `options`, `nodes.fitting` and `nodes.candidates` filter results for the
-whole cluster.
+run.  Cost: that of the cluster's view; also for a small part, since `options`, `nodes.fitting` and `nodes.candidates`
+compute results for the whole cluster and then filter them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +26,8 @@ class PartView:
     """A view limited to a part of the cluster.
 
     nodes: bitmask of the part's nodes, None for all; types: its device types.
-    waiting_tasks, running_tasks: the tasks of the part by row, kept up to date by the caller; None: all waiting or
-        running tasks.
+    waiting_tasks, running_tasks: the tasks of the part by task index, kept up to date by the caller; None: all tasks of
+        the cluster that wait or run.
     """
 
     def __init__(

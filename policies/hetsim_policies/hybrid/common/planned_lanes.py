@@ -96,7 +96,7 @@ class LaneForecast:
 
 
 class Experience:
-    """Ratios of actual to estimated time of ended tasks, to predict late tasks."""
+    """Actual over estimated times of ended tasks, to predict the times of late tasks."""
 
     def __init__(self) -> None:
         self._ratios: list[float] = []
@@ -110,8 +110,8 @@ class Experience:
     def ratio(self, least: float) -> float:
         """Expected ratio of actual to estimated time of a task that runs.
 
-        least: its time so far divided by its estimate.  If the task is late, it is the mean over ended tasks with a
-        larger ratio; if fewer than ENOUGH tasks had one, `least` plus the present excess.  Otherwise it is about 1.
+        least: its time so far divided by its estimate.  Below 1 + LATE the result is max(1, least).  Otherwise it is
+        the mean ratio of the ended tasks with a larger ratio or, if fewer than ENOUGH had one, 2 × least - 1.
         """
         if least < 1 + LATE:
             return least if least > 1.0 else 1.0
@@ -350,7 +350,7 @@ class Board:
     def finish(self, task: Task, view: View) -> float:
         """Expected end of a running task.
 
-        If it is late already, this follows from how late tasks were that have ended.
+        If the task is already late, its end is predicted from the lateness of tasks that have ended.
         """
         now, row = view.now, task.index
         job, since = self.running.get(row, (None, 0.0))
@@ -373,8 +373,8 @@ class Board:
     def forecast(self, view: View) -> LaneForecast:
         """Forecast all lanes (cores or GPUs); a task on a lane that is down never ends.
 
-        If no step depends on another lane, the last forecast is changed in place, and only for lanes that have changed
-        or whose running step should have ended since.
+        If no lane's steps depend on other lanes, the last forecast is updated in place: only for lanes that have
+        changed, or whose running step should have ended since.
         """
         self.changes = 0
         if not self.separable(view):
@@ -463,7 +463,7 @@ class Board:
         return [self.running[row] for row in self._overdue]
 
     def next_look(self, now: float) -> float:
-        """Return when to check again: when a task is due, or its delay has grown by half."""
+        """Return when to check again: a task is due, or a delay has grown by 50 %."""
         looks: Iterable[float] = (
             since + job.seconds
             if now - since < job.seconds * (1 - LATE)
@@ -482,8 +482,8 @@ class Board:
     def restartable(self, kind: DeviceType, view: View, rounding: float) -> list[tuple[float, PlannedJob]]:
         """Return the running tasks that might end sooner on this type, and their ends.
 
-        A restart takes at least the task's compute time on the type, so only tasks with more time left (by the relative
-        `rounding`) are returned.  The other tasks are not checked again until they are late.
+        A restart takes at least the task's compute time on the type, so a task is returned only if its time left
+        exceeds this by more than the fraction `rounding`.  The other tasks are not checked again until they are late.
         """
         now, jobs = view.now, []
         there, away = self.faster.get(kind, {}), self._hopeless.setdefault(kind, [])
@@ -529,7 +529,7 @@ class Movable:
         self.changed: dict[int, PlannedLane] = dict(loaded)
 
     def towards(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
-        """Return devices, each with the waiting jobs that might end sooner on an idle one."""
+        """Return devices with those waiting jobs that might end sooner on an idle device."""
         for number, lane in self.changed.items():
             self.steps.pop(number, None)
             end = seen.lane.get(number, 0.0)

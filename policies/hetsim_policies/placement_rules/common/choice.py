@@ -58,7 +58,7 @@ def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> P
 
 
 def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode, int]]:
-    """Yield modes and nodes on which they fit, lowest keys first, sorted lazily."""
+    """Yield (mode, node index) pairs that fit, by ascending `keys`; sort lazily."""
     columns: list[Sequence[np.ndarray]] = []
     nodes: list[np.ndarray] = []
     owners: list[np.ndarray] = []
@@ -182,7 +182,7 @@ def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> 
 class PlacedTasks:
     """Running tasks that a placement rule placed, and the GPUs that they occupy.
 
-    GPUs are counted by node and by group of tasks.  key: function that returns the group of a mode; None: not counted.
+    GPUs are counted by node and by group of tasks.  key: returns the group of a task's mode; None: it is not counted.
     """
 
     def __init__(self, key: Callable[[Mode], float | None]):

@@ -1,12 +1,12 @@
 """The expected fragmentation of a node's GPUs, and its increase by a task.
 
-The fragmentation of a node is its free GPU share that a random request cannot use, in GPUs.  It is the mean Σ_m p_m
-F_n(m) over request types m of probability p_m.  If request m does not fit on node n, or needs no GPU, F_n(m) is all
-free GPU share of the node; otherwise it is the free share of those GPUs that have less free share than m needs of one
-GPU.  This is the definition in the paper; the metric `fragmentation` of results differs in one point: for a request
-without GPU that fits, F_n(m) is 0.  The request of a task is the demand of its first accelerator mode, usable on each
-accelerator type for which the task has a mode of equal demand; without accelerator modes it is the demand of its first
-mode.
+The fragmentation of a node is its free GPU share that a random request cannot use, in GPUs: the mean Σ_m p_m F_n(m)
+over request types m of probability p_m.  F_n(m) is what request m cannot use on node n.  If m does not fit on the node,
+or needs no GPU, this is all free GPU share of the node.  Otherwise it is the free share of those GPUs that have less
+than the share that m needs of a GPU.  This is the definition in the paper; the metric `fragmentation` of results
+differs in one point: for a request without GPU that fits, F_n(m) is 0.  The request of a task is the demand of its
+first accelerator mode; all accelerator types for which the task has a mode of equal demand can serve it.  Without
+accelerator modes it is the demand of the first mode.
 """
 
 import math
@@ -105,7 +105,8 @@ class Mix:
     def rises(self, state: NodeClass, mode: Mode) -> dict[int, float]:
         """Return the rise of a node's fragmentation (GPUs) if a task starts in this mode.
 
-        Keys: for a fraction of a GPU the free shares (millionths) of the usable GPUs; for other modes only 0.
+        For a fraction of a GPU there is a value for each GPU on which the task may start; the key is the GPU's free
+        share in millionths.  For any other mode there is one value, of key 0.
         """
         rows, after = self._after([state], mode)
         gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole_devices else []
@@ -114,7 +115,7 @@ class Mix:
         return dict(zip(where, (after - before).tolist(), strict=False)) or {0: 0.0}
 
     def min_rises(self, states: Sequence[NodeClass], mode: Mode) -> np.ndarray:
-        """Return for each state the minimum increase of fragmentation if the mode starts."""
+        """Return each node state's minimum rise of fragmentation if the mode starts there."""
         rises = np.zeros(len(states))
         for state in states:
             if state.mix is not self:

@@ -58,7 +58,7 @@ class Scored:
         """Hook before the first task is placed."""
 
     def look(self, task: Task, view: View) -> None:
-        """Hook before each task is placed: update the rule's counts."""
+        """Hook before each task is placed: bring the rule's state up to date."""
 
     def placed(self, task: Task, placement: Placement) -> None:
         """Hook before a placed task starts."""
@@ -96,7 +96,7 @@ class Scored:
 
 
 class ScoredRule:
-    """A placement with parameter `scores`: exact, or as the published simulator."""
+    """Placement rule with exact scores, or with Weng et al.'s integer scores."""
 
     published: ClassVar[type[Scored]]
 
@@ -107,7 +107,7 @@ class ScoredRule:
         return self.exact(task, view) if self._published is None else self._published(task, view)
 
     def exact(self, task: Task, view: View) -> Placement | None:
-        """Place a task by unrounded scores, ties by remaining room; None if nothing fits."""
+        """Place a task by scores that are not rounded, ties by room; None if nothing fits."""
         raise NotImplementedError
 
 
@@ -137,9 +137,9 @@ class _Weighing(Scored):
 
 
 class PublishedDotProduct(_Weighing):
-    """Node with the minimum of demand · free resources, as in `dot_product`.
+    """Choose the node with the smallest dot product of demand and free resources.
 
-    Cores and GPUs count equally, as fractions of the largest node; the score is 100 (1 - mean of the two products).
+    Cores and GPUs count equally, as fractions of the largest node; the score is 100 (1 - dot product / 2).
     """
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
@@ -211,9 +211,8 @@ class PublishedGpuClustering(Scored):
 class PublishedFgd(Scored):
     """Minimum increase of fragmentation; integer score 100 / (1 + exp(increase)).
 
-    Fragmentation is computed for a mix of requests.  As in the paper it is that of the whole workload, known
-    beforehand, without its rarest requests: the most frequent requests that together make 95 % of the tasks.  Host
-    memory is ignored.
+    Fragmentation is computed for a mix of requests.  As in the paper, this is the mix of the whole workload, known
+    beforehand, without the rarest requests: the others together make 95 % of the tasks.  Host memory is ignored.
     """
 
     def begin(self, view: View) -> None:

@@ -60,7 +60,7 @@ def by_lane(instance: Instance) -> list[LaneSite]:
 
 
 def by_place(instance: Instance) -> list[LaneSite]:
-    """Return one site per node's cores, and one per accelerator."""
+    """Return a site (group of lanes) for each node's cores, and for each accelerator."""
     each = ((kind, lane, one) for kind, devices in enumerate(instance.devices) for lane, one in enumerate(devices))
     lanes = grouped(((kind, device), lane) for kind, lane, device in each)
     return [LaneSite(kind, tuple(numbers), device) for (kind, device), numbers in lanes.items()]
@@ -75,7 +75,7 @@ def times_at(instance: Instance, sites: Sequence[LaneSite]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Together:
-    """Constraint: all these tasks at one site."""
+    """Constraint: all these tasks run at one site (a set of equal cores or GPUs)."""
 
     tasks: tuple[int, ...]
 
@@ -89,7 +89,7 @@ class Apart:
 
 @dataclass(frozen=True)
 class Pin:
-    """Constraint: these tasks only at these sites (numbers of sites)."""
+    """Constraint: `tasks` run only on `sites` (numbers of groups of cores or GPUs)."""
 
     tasks: tuple[int, ...]
     sites: tuple[int, ...]
@@ -119,7 +119,7 @@ class Before:
 class Fuse:
     """Constraint: all these tasks run at one site, one right after the other.
 
-    A site is a set of equal cores or GPUs.  The tasks take the place of their first one in the order of the schedule.
+    A site is a set of equal cores or GPUs.  In the schedule, the tasks run in the position of the first of them.
     """
 
     tasks: tuple[int, ...]
@@ -176,7 +176,7 @@ class Fractional:
 class Integral:
     """The integer solution: each task's site, and a lower bound on the makespan.
 
-    The sites are None if none were found.
+    A site is a set of equal cores or GPUs.  `site_of` is None if no solution was found.
     """
 
     site_of: np.ndarray | None
@@ -184,14 +184,14 @@ class Integral:
 
 
 class AssignmentProgram:
-    """The linear program that assigns tasks to sites; see the module.
+    """The linear program that assigns tasks to sites (sets of lanes: cores or GPUs).
 
     times[j, s]: inf if a task cannot run there.  Times are in multiples of `unit`, which without constraints is the
         makespan of some schedule, so the optimum is at most 1.
     longest: add a row for each task: its time is at most T (redundant if sites have one lane or there are start
         variables).
-    frugal: weight in the objective of the mean work per lane (core or GPU), so that among solutions of equal makespan
-        one of minimum work is preferred; with 0 (as for bounds) any of these solutions may be returned.
+    frugal: weight of the mean work per lane in the objective: among solutions of equal makespan one of minimum work is
+        preferred.  With 0 (as for bounds) work does not matter.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class AssignmentProgram:
             self.cost[: self.span] = frugal * self.time / self.counts.sum()
 
     def _in_a_row(self, times: np.ndarray, arrivals: np.ndarray | None, constraints: Sequence[Constraint]) -> float:
-        """Return an upper bound of the makespan under the constraints: tasks one by one."""
+        """Return an upper bound of the makespan: all tasks in sequence, constraints met."""
         total = float(np.where(np.isfinite(times), times, 0.0).max(axis=1, initial=0.0).sum())
         total += 0.0 if arrivals is None else float(np.ptp(arrivals))
         for one in constraints:
@@ -335,7 +335,7 @@ class AssignmentProgram:
 
         node_limit, time_limit: maximum number of branch-and-bound nodes, maximum seconds; None: no limit. gap: relative
         gap to the bound at which the solver may stop.
-        fixed: mask (tasks × sites) of assignments to exclude in advance; some optimum must use none of them.
+        fixed: mask (tasks × sites), True for assignments that are fixed to 0; some optimum must use none of them.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 

@@ -70,7 +70,7 @@ def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float 
 
 
 def longest_task(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
-    """Return max_j min(p_j, q_j), since each task takes at least its shorter time."""
+    """Return a makespan bound: the largest min(CPU time p, GPU time q) of a task."""
     fastest = np.minimum(p if m else np.inf, q if k else np.inf)
     return float(np.max(fastest, initial=0.0)) if len(p) else 0.0
 
@@ -83,8 +83,8 @@ def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.nda
     tasks released at r or later.
 
     The area bound falls as r grows.  So for any r between two release times, r + area bound is at most the later
-    release time plus the area bound at the earlier one; intervals in which this does not exceed the best value so far
-    are skipped.  At most `evaluations` area bounds are computed; with fewer the result is lower, but valid.
+    release time plus the area bound at the earlier one.  Intervals in which this sum does not exceed the best value so
+    far are skipped.  At most `evaluations` area bounds are computed; with fewer the result is lower, but valid.
     """
     if not len(p):
         return 0.0
@@ -114,10 +114,10 @@ def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.nda
 
 @dataclass(frozen=True)
 class Relaxation:
-    """The linear program's solution for a guess of the makespan, if it has one.
+    """Solution of the linear program `relaxation` for a guess of the makespan.
 
-    `cpu` and `gpu` mark the tasks that run on that side in every schedule of the guess's length; the other tasks are
-    `free`.  `cut` marks the tasks that the relaxed optimum puts entirely on the GPUs.
+    `cpu` and `gpu` mark the tasks that run on that side in every schedule whose makespan is at most the guess; the
+    other tasks are `free`.  `cut` marks the tasks that the relaxed optimum puts entirely on the GPUs.
     """
 
     cpu: np.ndarray
@@ -130,7 +130,7 @@ class Relaxation:
 
 
 def by_gain(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Return tasks by decreasing p/q, the CPU time that a unit of GPU time saves."""
+    """Return tasks by decreasing p/q, the ratio of CPU time (p) to GPU time (q)."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         gain = p / q
     gain[np.isnan(gain)] = 1.0  # 0/0: no cost on either side
@@ -144,8 +144,9 @@ def relaxation(
 
     p, q: times of the tasks on a CPU and on a GPU; m, k: numbers of CPUs and GPUs; x_j: share of task j on CPUs; λ: the
     guessed makespan.  A task runs nowhere where it takes longer than λ; a task that may run on both sides is free.  The
-    program is a continuous knapsack: free tasks are assigned to the GPUs by decreasing p/q.  A free task is also marked
-    `cpu` or `gpu` if moving it to the other side would raise the optimum above mλ (this increase is its reduced cost).
+    program is a continuous knapsack: free tasks are assigned to the GPUs by decreasing p/q (`order`) until the GPUs are
+    full, the others to the CPUs.  If moving a free task to the other side would raise the optimum above mλ (by its
+    reduced cost), the task is marked `cpu` or `gpu`: the side where it must stay.
     """
     order = by_gain(p, q) if order is None else order
     limit = guess * (1 + TOLERANCE)

@@ -44,7 +44,7 @@ class DescentLanes:
     def on_lanes(
         cls, time: np.ndarray, counts: Sequence[int], lane: np.ndarray, since: np.ndarray | None = None
     ) -> "DescentLanes":
-        """Build from each task's core or GPU (`lane`), numbered over all types."""
+        """Build from each task's lane, numbered over all types; since: initial loads (s)."""
         kind = np.repeat(np.arange(len(counts)), counts)
         load = np.zeros(len(kind)) if since is None else since.astype(float)
         np.add.at(load, lane, time[np.arange(len(lane)), kind[lane]])
@@ -122,7 +122,7 @@ def _cheaper_change(
 ) -> tuple[list[tuple[int, int]], int]:
     """Return moves (task, lane) that save work, and the lane from which they start.
 
-    A lane is a core or GPU.  Work is valued by `prices`: value of a second by type.  Lanes are tried from `first` on,
+    A lane is a core or GPU.  `prices`: value of a second of work on each device type.  Lanes are tried from `first` on,
     until a move or swap saves work; changed lanes must end before `goal`.  The change does not shorten the longest
     lane, but makes room for changes that do.  If nothing saves work, there are no moves.
     """
@@ -155,7 +155,7 @@ def _cheaper_change(
 
 
 def _elsewhere(lanes: DescentLanes, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return each task's end on the best other core or GPU, and this core or GPU."""
+    """Return (ends, lanes): each task's best move to a lane other than `longest`."""
     candidates = []
     for kind in dict.fromkeys(lanes.kind.tolist()):  # two of each type, as one may be the task's own
         here = np.flatnonzero((lanes.kind == kind) & (np.arange(len(lanes.kind)) != longest))
@@ -173,9 +173,10 @@ def improved(
     time: np.ndarray, counts: Sequence[int], lane: np.ndarray, enough: float = 0.0, since: np.ndarray | None = None,
     rounds: int = RESTARTS, pairs: int = EFFORT, others: Sequence[np.ndarray] = (),
 ) -> np.ndarray:  # fmt: skip
-    """Return each task's core or GPU after descents that never lengthen the makespan.
+    """Return each task's core or GPU after a local search; the makespan never grows.
 
-    enough: makespan at which the descents end, such as a lower bound.
+    enough: makespan at which the search ends, such as a lower bound.  since: time from which each lane (core or GPU) is
+    free; None: 0.  rounds: maximum number of restarts.  pairs: maximum number of pairs of tasks to examine.
     others: alternative assignments of tasks to lanes; a descent of half the effort starts from each of them, too, and
     the best result is improved further.
     """
@@ -205,7 +206,7 @@ def improved(
 
 
 def is_additive(instance: Instance) -> bool:
-    """Return True if the end of a core or GPU is the sum of its tasks' times."""
+    """Return True if the end of each core or GPU is the sum of its tasks' times."""
     tasks = instance.problem.tasks
     plain = not any(tasks.predecessors or ()) and not any(tasks.reads or ()) and not any(tasks.writes or ())
     return instance.size > 0 and plain and float(np.ptp(tasks.arrival)) == 0
@@ -214,11 +215,11 @@ def is_additive(instance: Instance) -> bool:
 def descended(
     instance: Instance, schedule: Schedule, enough: float | None = None, others: Sequence[Schedule] = ()
 ) -> Schedule:
-    """Return the schedule improved by descents, with the longest tasks first per lane.
+    """Return the schedule improved by local search; lanes run longest tasks first.
 
-    The given schedule is returned if descents do not improve it, or if tasks arrive at different times, have
-    predecessors or share items: then the makespan is not only a sum of times.  others: schedules from which a descent
-    starts too.
+    The given schedule is returned if the search does not improve it, or if tasks arrive at different times, have
+    predecessors, or read or write data items: then the makespan is not only a sum of times.  enough: makespan at which
+    the search ends, such as a lower bound (None: 0).  others: schedules from which a descent starts too.
     """
     tasks = instance.problem.tasks
     if not is_additive(instance):

@@ -5,8 +5,8 @@ shorter on the first machine than on the second come first, by increasing time o
 follow by decreasing time on the second.  The rule is optimal for two machines, that is without downloads or without
 uploads, if there are enough streams.  For three machines it is used with upload + compute as the first time and compute
 + download as the second.  This is optimal if no compute stage is longer than the shortest upload, or none is longer
-than the shortest download.  With few streams, releases or a graph nothing is proven: the order is adopted only if the
-timetable of the lane (core or GPU) becomes shorter.  Cost: O(k log k) for k tasks on a lane, and their timetable.
+than the shortest download.  With few streams, release times or a task graph nothing is proven: an order is adopted only
+if it shortens the timetable of the lane (core or GPU).  Cost: O(k log k) for k tasks on a lane, and their timetable.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ def length(stages: Sequence[tuple[float, float, float]], streams: int) -> float:
 
 
 def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
-    """Return a plan's steps so that transfers and computing overlap better.
+    """Order a plan's steps so that transfers and computing overlap better.
 
     Only for independent tasks that are all present at the start, on devices that can overlap; else unchanged.
     """

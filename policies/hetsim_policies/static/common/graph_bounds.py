@@ -41,8 +41,8 @@ class Paths:
     def bound(self, cost: np.ndarray) -> float:
         """Return a lower bound on the makespan from paths and from the tasks' costs.
 
-        It is the longest path or, if larger, the maximum over r of r plus the costs of the tasks that cannot start
-        before r, or that paths of at least r follow.  cost: each task's part of an area bound (their sum is a bound).
+        It is the longest path or, if larger, the maximum over times r of r + the cost of the tasks that cannot start
+        before r, or that a path of at least r follows.  cost: each task's part of an area bound (their sum is a bound).
         """
         best = self.longest
         for release in (self.heads, self.tails):

@@ -66,7 +66,7 @@ class Instance:
 
     @property
     def idle_while_held(self) -> np.ndarray:
-        """Seconds of all stages of a task minus those for which it occupies its lane."""
+        """Seconds of a task's stages during which it does not occupy its core or GPU."""
         return np.where(np.isfinite(self.time), self.alone, 0.0) - np.where(np.isfinite(self.time), self.time, 0.0)
 
     @cached_property
@@ -186,7 +186,7 @@ def _of_one_lane(mode: Mode) -> bool:
 def staged(
     tasks: Tasks, rows: np.ndarray, position: int, mode: Mode, way: Way, private: Private
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds of upload, computing and download of tasks in a mode (`way`: path)."""
+    """Return upload, compute and download seconds of the tasks `rows` in a mode."""
     up, down = stage_seconds(mode, way, private, rows)
     return up, mode.computing(1, tasks.time[rows, position]), down
 
@@ -239,7 +239,7 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
 
 
 def _wrong_times(tasks: Tasks) -> Iterator[str]:
-    """Yield problems: times that are NaN or negative, as Python code may set them."""
+    """Yield problems with times that are NaN or negative (possible in Python input)."""
     for what, bad in (("NaN", np.isnan(tasks.time)), ("negative", tasks.time < 0)):
         if len(rows := np.flatnonzero(bad.any(axis=1))):
             yield f"{len(rows)} tasks have a time that is {what} (the first is {tasks.name(int(rows[0]))})"
@@ -250,7 +250,7 @@ def _has(node: Node, kind: DeviceType) -> bool:
 
 
 def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """Return a problem as arrays; raise ScenarioError if a task can run nowhere."""
+    """Call `instance_of`, and raise ScenarioError if a task can run on no core or GPU."""
     instance = instance_of(problem, planner, everywhere)
     if len(nowhere := np.flatnonzero(~np.isfinite(instance.time).any(axis=1))):
         first = problem.tasks.name(int(nowhere[0]))
@@ -275,7 +275,7 @@ def refuse_graph(problem: PlanProblem, planner: str) -> None:
 
 
 def free_lanes(count: int, free: np.ndarray | None = None) -> list[tuple[float, int]]:
-    """Return a heap of (time when free, number) of the cores or GPUs of one type."""
+    """Return a heap of (free at, number) of cores or GPUs; `free` None: all free at 0."""
     return sorted((0.0 if free is None else float(free[lane]), lane) for lane in range(count))
 
 
@@ -302,7 +302,7 @@ def list_schedule(
 def longest_first(
     times: np.ndarray, counts: Sequence[int], kind: np.ndarray, ready: np.ndarray | None = None, since: Free = None
 ) -> "Schedule":
-    """Schedule tasks with given types by longest processing time first."""
+    """Schedule tasks on given types (`kind` by task) by longest processing time first."""
     schedule = Schedule.empty(len(times))
     for number, count in enumerate(counts):
         need = times[:, number]
@@ -361,7 +361,7 @@ def undisturbed(instance: Instance) -> bool:
 
 
 def shared_links(instance: Instance) -> bool:
-    """Return True if private data moves over a link that other tasks can use."""
+    """Return True if data of one task moves over a link that other tasks can use."""
     moved = (instance.up + instance.down).any(axis=0)
     for kind, there in zip(instance.types, moved, strict=True):
         if not there or kind.kind == "cpu":
@@ -379,7 +379,7 @@ def shared_links(instance: Instance) -> bool:
 
 
 def memory_binds(instance: Instance) -> bool:
-    """Return True if tasks may wait for memory, or items be evicted."""
+    """Return True if memory could make tasks wait, or make the engine evict items."""
     tasks, cluster = instance.problem.tasks, instance.problem.cluster
     used = [mode for mode in tasks.modes if mode.type in instance.types]
     items = sum(item.size for item in tasks.items)
@@ -399,7 +399,7 @@ def memory_binds(instance: Instance) -> bool:
 
 
 def cores_bind(instance: Instance) -> bool:
-    """Return True if tasks on accelerators need CPU cores, for which others may wait."""
+    """Return True if tasks on accelerators also occupy cores, and may wait for them."""
     tasks = instance.problem.tasks
     return any(mode.cpus for mode in tasks.modes if mode.gpus and mode.type in instance.types)
 

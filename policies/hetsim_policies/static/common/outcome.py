@@ -1,17 +1,18 @@
-"""From a schedule to a plan: timetable, bounds, coverage; used by all planners.
+"""Turns a planner's schedule into a plan with timetable, lower bound and notes.
 
-If the stages of different tasks overlap on a lane (core or GPU), its tasks are ordered as in a flow shop (`flow_shop`).
-The planned makespan is that of the plan's timetable, with transfers that the planner may have ignored.  `timing`
-computes the timetable without the engine.  If that timetable is not exact, because transfers share a link or the plan
-has prefetches, `finished` uses the times of a rehearsal of the plan on the estimates.
+If the stages of different tasks overlap on a lane (core or GPU), its tasks are ordered as in a flow shop
+(`flow_shop`).  The planned makespan is that of the plan's timetable, which includes transfers, also those that the
+planner ignored.
+`timing` computes this timetable without the engine.  It is not exact if transfers share a link or the plan has
+prefetches; `finished` can then use the times of a rehearsal (a simulation of the plan on the estimates).
 A planner's bound assumes that tasks occupy lanes for `Instance.time`; if stages overlap this is false, and the bound is
-omitted.  Bounds that are always valid (`stage_bound`) are added if links or engines can limit the makespan.  The note
-`timetable` is `exact` if each start and finish is that of the run, else `idle links`.  The note `covers` has one word
-for each of transfers, memory, releases, and keys that no proof considers:
-    absent    there are none, or they can delay nothing
-    covered   the bound counts them
-    partly    the bound counts part of them
-    ignored   the bound does not count them
+omitted.  Bounds that are always valid (`stage_bound`) are added if links or engines can limit the makespan.
+`Plan.notes` has two entries on this.  `timetable` is `exact` if each start and finish is that of the run, else `idle
+links`.  `covers` states for each effect that can lengthen a run (transfers, memory, release times, others):
+    absent    the effect does not occur, or can delay nothing
+    covered   the bound counts it
+    partly    the bound counts part of it
+    ignored   the bound does not count it
 A ratio is noted only if nothing is `partly` or `ignored`.
 """
 
@@ -96,7 +97,7 @@ def planned(
     instance: Instance, placed: Sequence[Placed], bound: float | None = None, guaranteed: float | None = None,
     frequencies: Mapping[str, float] = NOMINAL, draft: bool = False,
 ) -> Plan:  # fmt: skip
-    """Return a plan of (task, type, device number) entries, in exactly their order."""
+    """Return a plan of (task, type, lane) entries in order; draft: no final times yet."""
     steps = [instance.step(*one) for one in placed]
     times = timing(instance, placed, frequencies)
     problem = instance.problem
@@ -115,9 +116,9 @@ def planned(
 def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
     """Return the plan with its final times.
 
-    They are those of the timetable if it is exact, else those of a simulation of the plan on the estimates (rehearsal).
-    If tasks share links or memory is short, only plans that were simulated before (`judged`) are rehearsed; others have
-    the timetable for idle links.
+    If its timetable is not exact, the times are those of a simulation of the plan on the estimates (rehearsal).  But
+    the timetable for idle links remains if the plan is made during a run; and, unless `judged` is True (the planner
+    compared plans by simulation), if links, memory, host cores or sharing can delay tasks.
     """
     exact = plan.notes["timetable"] == "exact" and not plan.copies and not plan.fused
     exact = exact and not instance.problem.unplanned
@@ -127,7 +128,7 @@ def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
 
 
 def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
-    """Return the plan with the times of a simulation on the estimates, if possible."""
+    """Return the plan with times simulated on estimates; with its own if that fails."""
     try:
         played = problem.rehearse(Following(plan))
     except (PolicyError, UsageError):
@@ -144,9 +145,9 @@ def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
 
 
 def _proven(instance: Instance, bound: float | None, late: bool) -> float | None:
-    """Return the largest of the valid lower bounds; None if there is none.
+    """Return the largest valid lower bound on the makespan; None if there is none.
 
-    bound: the planner's own.  late: True if tasks arrive at different times.
+    bound: bound of the planner.  late: True if tasks arrive at different times; `graph_bound` is then computed, too.
     """
     problem, tasks = instance.problem, instance.problem.tasks
     proven = [] if bound is None or instance.pipelined else [bound]
@@ -163,7 +164,7 @@ def _proven(instance: Instance, bound: float | None, late: bool) -> float | None
 
 
 def counted(times: np.ndarray, counts: Sequence[int]) -> float:
-    """Return the minimum makespan if all tasks have equal times; otherwise 0."""
+    """Return the minimum makespan if all tasks are equal; otherwise 0 (no bound)."""
     size, each = len(times), times[0]
     if (times != each).any():
         return 0.0
@@ -177,7 +178,7 @@ def notes_of(
 ) -> dict[str, object]:
     """Return the notes of a plan.
 
-    covers: which parts of the model the bound includes (`coverage`).  exact: True if its timetable is exact.
+    covers: which parts of the model the bound includes (`coverage`).  exact: True if the plan's timetable is exact.
     guaranteed: the proven ratio of makespan to optimum, or None.
     """
     notes: dict[str, object] = {"covers": covers, "timetable": "exact" if exact else "idle links"}
@@ -236,7 +237,7 @@ def coverage(instance: Instance) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ResourceRow:
-    """A resource: the amount that each task uses by type, and its amount per second."""
+    """One resource: its use by task and device type, and its capacity per second."""
 
     use: np.ndarray
     capacity: float
@@ -282,7 +283,7 @@ def rows_of(instance: Instance) -> Iterator[ResourceRow]:
 
 
 def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield transferred bytes of each task and bytes/s, for the links of a type."""
+    """Yield tasks' bytes and capacity (bytes/s) of each kind of link of a device type."""
     cluster = instance.problem.cluster
     above, below = instance.private.up, instance.private.down
     switch_of = {(d.node, d.switch): cluster.nodes[d.node].spec.switch for d in devices if d.switch is not None}
@@ -309,7 +310,7 @@ def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Itera
 
 
 def priced_rows(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
-    """Return each task's cost on its cheapest type, at prices of the resources.
+    """Return each task's cost on its cheapest type, at dual prices of the resources.
 
     The sum of all costs is a lower bound on the makespan.  rows: resources.  usable: True where a task (row) can run on
     a type (column).
@@ -324,7 +325,7 @@ def priced_rows(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
 
 
 def _prices(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
-    """Return the dual price of each resource, scaled so that capacities in sum cost 1."""
+    """Return each resource's dual price per unit; the sum of price × capacity is 1."""
     from scipy.optimize import linprog  # takes as long to import as a small plan takes
     from scipy.sparse import coo_array, hstack
 

@@ -91,9 +91,9 @@ class WideTasks:
                    for kind, width, parts, homes in options)  # fmt: skip
 
     def min_areas(self, longest: float = np.inf) -> np.ndarray:
-        """Minimum width × seconds of each task by type; inf without an option.
+        """Minimum width × seconds of each task by type; inf if it has no option there.
 
-        longest: options that take more seconds are ignored.
+        longest: options (modes) that take more seconds are ignored.
         """
         areas = np.full((self.size, len(self.types)), np.inf)
         some = np.flatnonzero(self.seconds <= longest)
@@ -200,7 +200,7 @@ def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, m
 
 
 def _spreads(problem: PlanProblem, mode: Mode, width: int) -> bool:
-    """Return True if each node with devices of the type has room for its share."""
+    """Return True if every set of `width` devices of the mode's type can run a task."""
     for node in problem.cluster.nodes:
         lanes = node.cpus if mode.on_cpu else sum(one.type is mode.type for one in node.accelerators)
         share = min(lanes, width) / width
@@ -262,20 +262,20 @@ class PoolLanes:
         return max(soonest[-1][0], ready), tuple(home for _, home in soonest)
 
     def of_option(self, option: int, ready: float) -> tuple[float, tuple[int, ...]]:
-        """Return when enough devices for an option (mode) are free, and in which pools."""
+        """Return the earliest start of an option (mode) from `ready` on, and its pools."""
         instance = self.instance
         parts = int(instance.parts[option])
         return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)
 
     def after_those(self, homes: Iterable[int], width: int, parts: int) -> float:
-        """Return when a second equal task could start after a first; inf: too few lanes."""
+        """Return a task's start if an equal task takes the first lanes, or inf (no room)."""
         each = width // parts
         ends = [lanes[count * each - 1][0] for lanes in (self.free[home] for home in homes) for count in (1, 2)
                 if count * each <= len(lanes)]  # fmt: skip
         return sorted(ends)[2 * parts - 1] if len(ends) >= 2 * parts else np.inf
 
     def put(self, option: int, pools: Sequence[int], start: float) -> float:
-        """Place an option on the lanes that are free last before `start`; return its end."""
+        """Place an option at `start` on the lanes idle for the least time; return its end."""
         instance, names = self.instance, list[str]()
         each, finish = int(instance.width[option]) // len(pools), start + float(instance.seconds[option])
         for pool in pools:
@@ -386,8 +386,9 @@ def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
 def shortest(instance: WideTasks, rule: Rule) -> PoolLanes:
     """Run a rule with several sets of allowed options; return the shortest schedule.
 
-    There is one set per value of FLOORS: the options with at least this efficiency, which is the task's minimum area on
-    the type / the option's area.
+    For each minimum in FLOORS there is one set, of the options with at least this efficiency.  The efficiency of an
+    option is the task's smallest area (width × seconds) among options on the same device type, divided by the option's
+    own area.
     """
     areas = instance.min_areas()[instance.task, instance.kind]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -411,7 +412,7 @@ def in_order(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> 
 
 
 def wide_mct(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
-    """Place tasks in table order, each after its predecessors."""
+    """Place tasks in table order, each after its predecessors, where it ends first."""
     return in_order(instance, allowed, topological(graph_of(instance.problem.tasks)))
 
 
@@ -445,7 +446,7 @@ Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def wide_rounds(instance: WideTasks, allowed: np.ndarray, choice: Choice) -> PoolLanes:
-    """Repeatedly place the (first) task of highest value where it ends first."""
+    """In each step, place the task of highest value (`choice`) where it ends first."""
     lanes, arrival = PoolLanes(instance), instance.problem.tasks.arrival[instance.task]
     wanted = list(zip(instance.pools_of, instance.width.tolist(), instance.parts.tolist(), strict=True))
     demands = list(dict.fromkeys(wanted))

@@ -29,7 +29,7 @@ Patterns = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of tasks to be divided among parts: work, inputs and transfers."""
+    """Groups of tasks to be divided among accelerators: their work, inputs, transfers."""
 
     work: np.ndarray  # seconds of each group on each part, private data included; inf: cannot run there
     inputs: Sequence[Mapping[int, None]]  # initial items that each group reads
@@ -39,7 +39,7 @@ class Groups:
 
 
 class Dealing:
-    """An assignment of groups to parts, with current loads."""
+    """An assignment of task groups to accelerators (parts), with current loads."""
 
     def __init__(self, groups: Groups, part_of: Sequence[int]):
         self.groups = groups
@@ -97,7 +97,7 @@ class Dealing:
 def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
     """Improve an assignment of groups of tasks to accelerators (parts); return it.
 
-    One group is moved at a time while that reduces the loads (`Dealing.value`). part_of: parts at the start.
+    One group is moved at a time while the smooth maximum of the loads (`Dealing.value`) falls.  part_of: initial parts.
     """
     dealing = Dealing(groups, part_of)
     best = dealing.value()
@@ -171,7 +171,7 @@ def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tu
 
 
 def as_one(plan: Plan, tasks: Tasks, groups: Iterable[Sequence[int]], most: int | None = None) -> Plan:
-    """Return the plan with each group launched together, if devices allow it.
+    """Return the plan with tasks of a group launched together if they share devices.
 
     most: maximum number of tasks in a launch; larger groups are cut.  If no tasks can be launched together, the plan
         is returned unchanged.

@@ -1,4 +1,4 @@
-"""Prefetches for a plan without any: inputs move while the previous task computes.
+"""Add prefetches to a plan: inputs move while the previous task computes.
 
 Each item that a task reads is fetched once the previous task on the same accelerator has started, or as soon as it has
 been written (`hetsim.model.plan.Copy`).

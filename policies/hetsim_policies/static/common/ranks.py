@@ -39,7 +39,7 @@ class Needs:
 
 
 def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = None) -> Needs:
-    """Return the seconds for which each task occupies a device, by place (`Needs`)."""
+    """Return task times (s) per place: a type's devices (with `traffic`: in one node)."""
     kind = np.repeat(np.arange(len(counts)), np.asarray(counts, dtype=np.int64))
     if traffic is None:
         return Needs(times, np.asarray(counts, dtype=float), kind)

@@ -1,7 +1,8 @@
 """Shared parts of schedule searches: seed, budget, makespans of many schedules.
 
-A candidate assigns to every task a lane (numbered over all types) and, if tasks have predecessors or read items, a
-key: tasks are placed in ascending order of keys, each after its predecessors.
+A candidate assigns a lane (core or GPU, numbered over all types) to every task.  If tasks have predecessors or read
+data items, it also assigns a key to every task: tasks are placed in ascending order of keys, each after its
+predecessors.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class Seed:
 def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
     """Return schedules of all fast planners that can plan the instance's tasks.
 
-    Their `bound` is for schedules that start at 0 with only the tasks' private transfers; None if none was proven.
+    The `bound` of each seed is a lower bound of the makespan of all schedules that start at 0 and transfer only data
+    that one task uses; None if no bound was proven.
     """
     tasks, times, counts = instance.problem.tasks, instance.time, instance.counts
     before: Graph = tasks.predecessors or [()] * len(tasks)
@@ -165,7 +167,7 @@ class Landscape(ABC):
 
 
 class Loads(Landscape):
-    """Schedules of independent tasks: a device ends after the sum of its tasks' times."""
+    """Schedules of independent tasks for random search; a device's task times add up."""
 
     uses_keys = False
 
@@ -205,9 +207,9 @@ class Loads(Landscape):
 class Ranked(Landscape):
     """Schedules of dependent tasks for a random search: list scheduling by keys.
 
-    All candidates are scheduled together.  Transfers are counted as in `heft`: links are idle, data move while the core
-    or GPU still runs the previous task, and initial items on a host are moved to each device once.  Cost: for P
-    candidates of n tasks with at most d predecessors O(P n d) in n steps.
+    All candidates are scheduled together.  Transfers are estimated as in `heft`.  It is assumed that links are idle,
+    that data move while the core or GPU still runs the previous task, and that initial items on a host are moved to
+    each device once.  Cost: for P candidates of n tasks with at most d predecessors O(P n d) in n steps.
     """
 
     uses_keys = True
@@ -237,9 +239,9 @@ class Ranked(Landscape):
         return self._decode(lanes, keys)[0]
 
     def _decode(self, lanes: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return ends of devices, starts and finishes of tasks, and the tasks' order.
+        """Return when devices are free, tasks' starts and finishes, and the tasks' order.
 
-        Each has a row per candidate.  Tasks are numbered as in `self.order`.
+        Each of the four arrays has a row per candidate; tasks are numbered as in `self.order`.
         """
         rows, size = lanes.shape
         every = np.arange(rows)
@@ -296,8 +298,8 @@ class Ranked(Landscape):
 class WideRanked(Ranked):
     """Schedules of parallel tasks for a random search: list scheduling by keys.
 
-    A candidate has an option (mode and devices) and a key for each task.
-    Cost: O(n (pools + devices of a pool)) per candidate, one after the other.
+    A candidate has an option (mode and devices) and a key for each task.  A pool has the devices of one type, on one
+    node or on all.  Candidates are scheduled one by one; cost of each: O(n (pools + devices of a pool)) for n tasks.
     """
 
     def __init__(self, instance: parallel.WideTasks):
@@ -332,9 +334,9 @@ class WideRanked(Ranked):
 def wide_search(
     problem: PlanProblem, planner: str, budget: SearchBudget, best: Callable[[Search], tuple[np.ndarray, np.ndarray]]
 ) -> Plan:
-    """Search for a plan of parallel tasks, beginning with those of list algorithms.
+    """Search for a plan of parallel tasks, starting from plans of list algorithms.
 
-    best: function that returns devices and keys of a search's best candidate.
+    best: function that returns a search's best candidate: an option (mode and devices) and a priority for each task.
     """
     instance = parallel.wide(problem, planner)
     rules = {"heft": parallel.wide_heft, "mct": parallel.wide_mct}
@@ -361,7 +363,7 @@ def _padded(rows: list[list[int]], blank: int) -> np.ndarray:
 
 
 def _levels(before: np.ndarray) -> list[np.ndarray]:
-    """Return dependent tasks by the length of the longest chain before them."""
+    """Group tasks by the length (1, 2, ...) of the longest chain of predecessors."""
     depth = np.zeros(len(before) + 1, dtype=np.int64)
     depth[-1] = -1
     for task in range(len(before)):
@@ -371,7 +373,7 @@ def _levels(before: np.ndarray) -> list[np.ndarray]:
 
 @dataclass
 class Search:
-    """A search of an instance: its landscape, seed and budget."""
+    """A search for a schedule of an instance: candidates, start schedule and budget."""
 
     landscape: Landscape
     seed: Seed
@@ -394,7 +396,7 @@ class Search:
 
     @property
     def hopeless(self) -> bool:
-        """Return True if a schedule that the search begins with meets the lower bound."""
+        """Return True if no search is needed: the best initial schedule meets the bound."""
         arrival = self.landscape.instance.problem.tasks.arrival
         if not len(arrival):
             return True
@@ -402,9 +404,9 @@ class Search:
         return self.seed.schedule.makespan - float(arrival.min()) <= floor
 
     def finished(self, schedule: Schedule) -> Plan:
-        """Return the plan of a schedule, or of a schedule it began with if shorter.
+        """Return the plan of `schedule`, or of an initial schedule (seed) that is shorter.
 
-        They are compared by timetable or, if one is not exact and there is an engine, by simulation on the estimates.
+        Plans are compared by timetable or, if one is inexact and there is an engine, by simulation on estimates.
         """
         instance = self.landscape.instance
         bound = self.seed.bound
@@ -428,7 +430,7 @@ class Search:
 def simulated(problem: PlanProblem, plan: Plan) -> float:
     """Simulated makespan of a plan on the estimates; inf if memory forbids the order.
 
-    Without an engine it is the planned makespan.
+    If the problem was not made by a run, it cannot be simulated, and the planned makespan is returned.
     """
     try:
         return problem.simulate(plan)

@@ -2,9 +2,9 @@
 
 A lane (core or GPU) starts its tasks in the order of the plan; a task starts when a stream of the lane is free, it has
 arrived and its predecessors are done.  An accelerator has an upload, a compute and a download engine, each for one task
-at a time, in the order of starts.  A memory has a copy of an item after the item was read or written there, or passed
-through it in a transfer.  A task transfers missing items, source by source and hop by hop; results that no later task
-uses are downloaded to the host.
+at a time, in the order of starts.  A memory has a copy of an item after the item was read or written there, or after a
+transfer of the item has passed through it.  A task transfers its missing items memory by memory (all items from one
+together) and hop by hop (host, other node, device); results that no later task uses are downloaded to the host.
 Each transfer is timed as if it used its links alone.  The timetable is `exact` if no transfers share a link, and if
 neither memory, host cores nor sharing rules can delay a task; if estimates are right, starts equal the run's.
 Cost: O(n + edges) if lanes are serial and nothing is shared, else O((n + edges + reads) log n), in Python.
@@ -96,7 +96,7 @@ class LaneStages:
         return seconds / self.frequencies.get(self.devices[kind][lane].name, 1.0) if self.frequencies else seconds
 
     def durations(self, task: int, kind: int) -> tuple[float, float]:
-        """Return a task's upload and download seconds that do not depend on bytes."""
+        """Return a task's fixed seconds of upload and download, without those per byte."""
         tasks = self.instance.problem.tasks
         key = int(tasks.shape[task]), int(self.instance.mode[task, kind])
         if key not in self.fixed:
@@ -228,7 +228,7 @@ class Pipeline:
         heapq.heappush(self.events, (now + length, ENGINE, task, engine))
 
     def _uploads(self, lane: TimedLane, task: int) -> list[tuple[float, list[tuple[str, float]], list[int], int]]:
-        """Return a task's uploads as (seconds, links, items that arrive, destination)."""
+        """Return a task's uploads: (seconds, [(link, latency)], items, destination)."""
         way, fixed = self.stages.ways[lane.kind][lane.number], (0.0, 0.0)
         size = 0.0
         if lane.device.type.kind != "cpu":
@@ -336,7 +336,7 @@ class Pipeline:
 
 
 class Copies:
-    """Locations of the copies of items, as in the engine; memory is unlimited."""
+    """Locations of all copies of data items; memory is taken as unlimited."""
 
     def __init__(self, instance: Instance):
         self.tasks, self.cluster = instance.problem.tasks, instance.problem.cluster

@@ -1,4 +1,4 @@
-"""The linear program of R||Cmax by types: tasks are split, no type exceeds T.
+"""Linear program of R||Cmax by device types: split tasks, minimize the makespan T.
 
     minimize T  subject to  Σ_t x_jt = 1 for every task j,  Σ_j p_jt x_jt ≤ c_t T for every type t,  x ≥ 0,
 
@@ -6,9 +6,9 @@ where task j takes p_jt seconds on type t, x_jt is its fraction there, and each 
 (cores or GPUs).  It is equivalent to the program with a share for every lane, since shares of equal lanes can be
 averaged.  But for n tasks it has n K variables and n + K rows instead of n Σc and n + Σc, and its vertices split at
 most K tasks.  Prices w_t ≥ 0 (of a second on a lane of type t) with Σ c_t w_t = 1 are enough to certify a lower bound:
-Σ_j min_t w_t p_jt ≤ T.  The solver returns prices; the sum is computed here.  `AssignmentProgram` is the same program
-with sites, paths and constraints, but needs the makespan of a schedule as its unit.  This program does not, so planners
-can use its bound before they have a schedule.
+Σ_j min_t w_t p_jt ≤ T.  The solver returns prices; the sum is computed here.
+`AssignmentProgram` solves the same program with sites, paths and constraints, but scales times by the makespan of a
+known schedule.  This program needs no schedule, so planners can use its bound before they have one.
 Cost: one sparse linear program (HiGHS), a few milliseconds for 1,000 tasks on 3 types.
 """
 
@@ -42,7 +42,7 @@ def allowed_times(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
 
 
 def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> Split:
-    """Divide tasks fractionally among types so that the last type ends earliest.
+    """Divide tasks fractionally among types so that the makespan is minimal.
 
     This is a linear program (see the module); each task must be able to run on a type with devices.  Pairs of task and
     type with infinite time are excluded, and pairs that take longer than the sum of all tasks' minimum times: no
@@ -94,7 +94,7 @@ def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> 
 def _by_columns(
     solved: Callable[..., Any], times: np.ndarray, counts: Sequence[int], usable: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    """Solve the linear program by column generation, from a few pairs of each task."""
+    """Solve `split` by column generation; return solution and used (task, type) pairs."""
     allowed = np.where(usable, times, np.inf)
     chosen = np.zeros(times.shape, dtype=bool)
     rows = np.arange(len(times))[:, None]
@@ -118,13 +118,13 @@ def _by_columns(
 
 
 def priced(times: np.ndarray, counts: Sequence[int], prices: np.ndarray) -> np.ndarray:
-    """Minimum cost of each task at these prices; the sum is a bound on the makespan."""
+    """Return each task's min time × dual price: sum ≤ makespan if Σ counts·prices = 1."""
     with np.errstate(invalid="ignore"):
         cost = np.where(np.isfinite(allowed_times(times, counts)), times * prices, np.inf)
     return cost.min(axis=1, initial=np.inf)
 
 
 def good_prices(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Return dual prices of the device types (`split`); of a sample if tasks are many."""
+    """Return the types' dual prices by `split`, from a sample if there are many tasks."""
     every = max(1, -(-len(times) // SAMPLE))
     return split(times[::every], counts).prices

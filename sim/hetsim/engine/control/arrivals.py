@@ -87,7 +87,7 @@ class Arrivals:
         self._admitted(task)
 
     def _follow(self, task: Task) -> None:
-        """Apply the admission decision on a request's first task to a later task."""
+        """Apply to a later task of a request the admission decision on its first task."""
         if (deferred := self.whole.deferred.get(self.whole.first[task.index])) is not None:
             task.state = FUTURE
             self.state.deferred += 1
@@ -153,16 +153,17 @@ class Arrivals:
     # Waiting ------------------------------------------------------------------------------------------------
 
     def make_ready(self, task: Task, killed: bool = False) -> None:
-        """Make a task wait; `killed`: it ends next and must not be answered by a cache."""
+        """Make a task wait; killed: it is about to end, so no result cache may answer it."""
         state = self.state
         task.state = WAITING
         queue: Queue | None = None
         if not self._by_itself:
             ready, row = self._ready, task.index
-            if ready is not None and ready[row] != ready[row]:  # arrival or last predecessor: deferral counts as wait
+            # The arrival or the end of the last predecessor: a deferral counts as waiting.
+            if ready is not None and (known := ready[row]) != known:
                 at, last = task.arrival, state.graph.ready
                 ready[row] = task.ready = max(at, last.pop(row, -math.inf)) if last else at
-            if (fleet := self._fleets.get(task.shape)) is not None:
+            if self._fleets and (fleet := self._fleets.get(task.shape)) is not None:
                 if fleet.service.request_delay:
                     self._travel(task, fleet.service.request_delay, None, fleet)
                 else:
@@ -197,7 +198,7 @@ class Arrivals:
         self.clock.round_due = True
 
     def ready_inside(self, task: Task) -> None:
-        """Record the ready time of a task that waits only for tasks of its own launch."""
+        """Record the ready time of a task whose unfinished predecessors share its launch."""
         ready = self._ready
         if ready is None or ready[task.index] == ready[task.index]:
             return
@@ -221,7 +222,7 @@ class Arrivals:
     # Requests -----------------------------------------------------------------------------------------------
 
     def _travel(self, task: Task, seconds: float, queue: Queue | None, fleet: Any) -> None:
-        """Let a request `_arrive` after `seconds` on the way to the node."""
+        """Delay a request by `seconds` before it arrives at its queue or LLM service."""
         task.state = FUTURE  # neither waiting nor running while in transit
         self.state.deferred += 1
         self.clock.at(self.clock._now + seconds, ARRIVAL, Later(self._there, task, queue, fleet))
@@ -232,7 +233,7 @@ class Arrivals:
             self._arrive(task, queue, fleet)
 
     def _arrive(self, task: Task, queue: Queue | None, fleet: Any) -> None:
-        """Let a request wait: in the queue of its service, or at replicas (`fleet`)."""
+        """Let a request wait in `queue` and at replicas of `fleet`, unless they are None."""
         task.state = WAITING
         if self.state.patience is not None and task.expires <= self.clock._now:
             self.signals.task_ended(task, EXPIRED, "patience ended")
@@ -246,7 +247,7 @@ class Arrivals:
             queue.came()
 
     def _answer(self, task: Task, queue: Queue, again: bool) -> None:
-        """Answer a request from a result cache; `again`: it returns from a stopped batch."""
+        """Answer a request from a result cache; `again`: its earlier launch was stopped."""
         assert queue.service.cache is not None
         if again:
             self.state.requests_left -= 1
@@ -270,7 +271,7 @@ class Arrivals:
     # Patience -----------------------------------------------------------------------------------------------
 
     def expect_expiry(self) -> None:
-        """Register when patience ends for requests whose arrivals are not events."""
+        """Register the patience deadlines of requests whose arrivals cause no events."""
         tasks, deadlines = self.state.tasks, self.state.patience
         ends = [(one.service.rows, one.column.times) for one in self.state.queues if one.column is not None]
         if ends and deadlines is not None and tasks.expires is not None:
@@ -298,7 +299,7 @@ class Arrivals:
 
 
 class WholeRequests:
-    """Admission hooks of requests with several tasks: called once for each request."""
+    """Calls admission hooks once per request, also for a request of several tasks."""
 
     def __init__(self, state: RunState, staged: StagedRequests):
         self.state = state
@@ -312,7 +313,7 @@ class WholeRequests:
         self.on_gone: Any = None  # the policy's hooks that are called; None where it has none
 
     def begun(self, task: Task) -> None:
-        """Store a request's first task; the policy's hooks get it when the request ends."""
+        """Store a request's first task for the policy's hooks at the request's end."""
         if self.on_finished is not None or self.on_gone is not None:
             self.heads[task.index] = task
 

@@ -67,7 +67,7 @@ class BatchReplica(Holder):
         return -self.of[device.index].free / WHOLE
 
     def first(self, mode: Mode, *_: Any, **by: Any) -> Placement | None:
-        """Return the replica's placement if one more batch in this mode fits, else None."""
+        """Return the replica's placement if a further batch in this mode fits, else None."""
         states, share = [self.of[one.index] for one in self.inside.devices], mode.share - self.kind.mode.share
         fits = all(one.up and one.free >= share and one.room >= mode.gpu_memory for one in states)
         return self.inside if fits and mode is self.inside.mode else None

@@ -26,7 +26,7 @@ class Checker:
     _last_now: float = -math.inf
 
     def check(self) -> None:
-        """Raise InvariantError for the first invariant that does not hold."""
+        """Raise InvariantError for the first invariant of the run's state that fails."""
         if not __debug__:
             raise InvariantError("checks need assertions, which python -O leaves out: run without -O")
         self.checks += 1

@@ -24,13 +24,14 @@ from hetsim.model.task import ENDED, FUTURE, WAITING, Task
 
 @dataclass(eq=False)
 class Clients:
-    """The clients of all workload entries, and the attempts for which they wait.
+    """The clients of all workload entries, and the requests that they await.
 
-    By row of an attempt in the table of tasks: `awaited`, the task of an attempt whose client waits; `left`, the time
-    at which the client stopped waiting, or at which a call made by the attempt failed. By row of a call's first
-    attempt: `end`, the time at which the call was answered or given up; `rivals`, the attempts in progress, if
-    duplicates (hedges) may be sent; `hedges`, the row of the next hedge. `tokens`: number of retries and hedges that
-    each retry budget allows now; `silent`: True in a policy's copy of the run, where clients do nothing.
+    A call is one or more attempts (requests).  Attributes by row of an attempt in the table of tasks: `awaited`, its
+    task while the client waits; `left`, the time at which the client stopped waiting, or at which a call made by the
+    attempt failed.  Attributes by row of a call's first attempt: `end`, the time at which the call was answered or
+    given up; `rivals`, the attempts in progress, if duplicates (hedges) may be sent; `hedges`, the row of the next
+    hedge.  `tokens`: number of retries and hedges that each retry budget allows now; `silent`: True in a policy's copy
+    of the run, where clients do nothing.
     """
 
     state: RunState
@@ -114,7 +115,7 @@ class Clients:
         return True
 
     def awaits(self, row: int) -> bool:
-        """Return True if a client acts at this deadline: it times out, or sends a hedge."""
+        """Return True if the deadline of `row` still counts (time-out, hedge or patience)."""
         if row in self.awaited:
             return True
         if self._whose(row) < 0:
@@ -163,7 +164,7 @@ class Clients:
             self.signals.kill(launch, reason, ABORTED)  # a batched or non-preemptible attempt continues
 
     def _abandon(self, row: int, reason: str) -> None:
-        """Give up the call that an attempt made to the next service: its client has left."""
+        """Cancel all attempts of the call that attempt `row` made to the next service."""
         calls = self.calls
         one = -1 if calls.child is None else calls.child.item(row)
         if one < 0 or not math.isnan(self.end[one]):

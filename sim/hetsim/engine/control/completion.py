@@ -132,7 +132,7 @@ class Completion:
         self._served(count, tasks)
 
     def generated(self, task: Task) -> None:
-        """Complete a request to a language model whose last token was generated."""
+        """Complete a request to a language model when its client has the last token."""
         task.state = ENDED
         self._served(1, (task,))
 
@@ -259,7 +259,7 @@ class Completion:
         self.rounds.changed("release")
 
     def end_early(self, launch: Launch, keep: bool, fault: bool = False, **how: Any) -> None:
-        """Stop a launch and detach its tasks; the arguments are those of `Stops.stop`."""
+        """Stop a launch, detach its tasks; its work counts if `keep` (see `Stops.stop`)."""
         note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault, **how))
         if self.limits is not None:
             self.limits.over(launch, keep and not fault)

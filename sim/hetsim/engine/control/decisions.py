@@ -58,7 +58,7 @@ class Decisions:
             self.rounds.look_for_loop()
 
     def _start_asked(self, decision: Start) -> None:
-        """Start those tasks of a decision that admission does not drop."""
+        """Start the tasks of a decision, except those that admission drops."""
         tasks, placement = decision.tasks, decision.placement
         if isinstance(tasks, Requests) and tasks.tasks is None:
             queue, count = tasks.queue, 0

@@ -181,7 +181,7 @@ class Starts:
         self._begin(launch)
 
     def _seat(self, launch: Launch, what: Any, verb: str = "started") -> None:
-        """Occupy a launch's placement and give it a number; PolicyError if it cannot run."""
+        """Place and number a launch; PolicyError (text: `verb`, `what`) if it cannot run."""
         placement, cores = launch.placement, -1
         if (holder := launch.within) is not None and holder.first(placement.mode) is not placement:
             raise illegal(self.state, f"{verb} {what} on {placement}, but {holder} has no room there")
@@ -196,8 +196,10 @@ class Starts:
 
     def _run(self, launch: Launch) -> None:
         (self.state.running if launch.within is None else self.state.lent)[launch.number] = launch
+        waiting = self.state.waiting
         for task in launch._tasks or ():
-            self.state.waiting.pop(task.index, None)  # a moved or blocked task is not in `waiting`
+            if task.index in waiting:  # else a moved or blocked task, or a request
+                del waiting[task.index]
             task.state = RUNNING
             task._launch = launch
 

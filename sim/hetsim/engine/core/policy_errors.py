@@ -12,6 +12,7 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Task
 from hetsim.policy.decisions import Annotate, Drop, Fetch, Move, Partition, Reject, Set, Start, Stop
 
+MISSING = object()  # in place of an argument that a hook does not have
 ASKED_IN_VAIN = 100_000  # queries of a policy without a decision between them; more are reported as a loop
 
 # the state of a task, to end a sentence that begins with the task
@@ -21,10 +22,12 @@ STATES = {
 }  # fmt: skip
 
 
-def call(run: RunState, hook: Callable[..., Any], *arguments: Any) -> Any:
+def call(run: RunState, hook: Callable[..., Any], argument: Any, other: Any = MISSING, third: Any = MISSING) -> Any:
     """Call a hook of a policy; an exception becomes a PolicyError that names the hook."""
-    try:
-        return hook(*arguments)
+    try:  # no `*arguments`: compiled code would pack them into a tuple
+        if other is MISSING:
+            return hook(argument)
+        return hook(argument, other) if third is MISSING else hook(argument, other, third)
     except HetsimError:  # it says already what is wrong, and where
         raise
     except Exception as error:
@@ -134,7 +137,7 @@ def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
 
 
 class Questions:
-    """Detects a policy that queries the view without end and decides nothing."""
+    """Counts a policy's queries since its last decision, to detect an endless loop."""
 
     def __init__(self, run: RunState):
         self._run = run

@@ -1,7 +1,7 @@
 """The record of a run: columns that are written while the run proceeds.
 
-A task whose only launch is compute-only is stored in five arrays, without a row; all other launches are written as rows
-of the launches table.
+A task whose only launch is compute-only (no transfers, nominal speed) is stored in five arrays, without a row; all
+other launches are written as rows of the launches table.
 """
 
 import math
@@ -65,7 +65,7 @@ def _watts(mode: Mode) -> float:
 
 
 def rows_of(kind: str, nothing: int | float, count: int) -> Any:
-    """Return a column of `count` items of type code `kind`, all equal to `nothing`."""
+    """Return a column of `count` items that equal `nothing`; kind: `array` typecode."""
     return memoryview(array(kind, [nothing]) * count)
 
 
@@ -73,7 +73,7 @@ KNOWN_GANGS = 20_000  # maximum number of gang placements whose code is cached b
 
 
 class PlacementCodes:
-    """Integer codes of placements: device indexes, then single cores, then gangs."""
+    """Integer codes of placements: first devices, then single cores, then gangs."""
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
@@ -85,7 +85,7 @@ class PlacementCodes:
         self._known: dict[int, tuple[Placement, int]] = {}
 
     def code(self, placement: Placement, cores: int) -> int:
-        """Return the code of a placement; `cores`: bitmask of its cores, 0 if not named."""
+        """Return the integer code of a placement; `cores`: bitmask of named cores, else 0."""
         devices = placement.devices
         if len(devices) == 1:
             if not cores:
@@ -194,11 +194,11 @@ class Recorder:
         return column
 
     def staged(self, row: int) -> bool:
-        """Return True if launches of this task were written as rows (by `launch`)."""
+        """Return True if launches of this task have rows, other than those of batches."""
         return "batch" in self._detail and self._detail["batch"][row] >= 0
 
     def computed(self) -> Iterator[tuple[int, float]]:
-        """Yield (row, device-seconds) for each task of the launches written so far."""
+        """Yield (task row, device-seconds) for each task of every launch written as a row."""
         slices, members = iter(self._slices), iter(self._members)
         for number, row in enumerate(_AS_ROW.iter_unpack(self._rows)):
             together: Iterable[int] = self._groups.get(number, (int(row[1]),))
@@ -222,7 +222,7 @@ class Recorder:
         """Write a row for a launch that had stages or was stopped; return its number.
 
         `times`: start, begin and end of the upload, begin and end of computing, begin of the download; NaN for missing
-        stages.
+        stages.  `busy`, `lost`: device-seconds; `energy`: joules.
         """
         tasks = launch.tasks
         self._rows += _pack(
@@ -263,7 +263,7 @@ class Recorder:
     def batch(
         self, launch: "Launch", outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float
     ) -> None:
-        """Write a row for a completed batch; rows of its requests are derived at the end."""
+        """Write a row for a batch; rows of its requests are derived at the end of the run."""
         terms: Any = launch.terms
         requests = terms.requests
         place = self.place_code(launch.placement, launch.cores)
@@ -281,13 +281,13 @@ class Recorder:
         self, number: int, task: int, members: int, mode: int, place: int, outcome: int, times: tuple[float, ...],
         busy: float, energy: float,
     ) -> None:  # fmt: skip
-        """Write a busy period of a replica; `times` in the order of `LAUNCH_TIMES`."""
+        """Write a replica's busy period; times: `LAUNCH_TIMES`; busy: device-s; energy: J."""
         self._groups[len(self._rows) // _AS_ROW.size] = ()  # the attained service of its requests is counted separately
         self._rows += _pack(number, task, members, mode, place, outcome, *times, busy, energy, 0.0)
         self.batched = True
 
     def replica(self, service: str, number: int, blocks: int, placement: Placement) -> int:
-        """Register a replica; return the number by which rows of steps refer to it."""
+        """Register a replica; return its number, which identifies it in rows of steps."""
         self._replicas.append((service, number, blocks, self.place_code(placement, 0)))
         return len(self._replicas) - 1
 
@@ -401,7 +401,7 @@ class Recorder:
         )  # fmt: skip
 
     def _merged_launches(self, batch: np.ndarray, end: float) -> dict[str, np.ndarray]:
-        """Return all launches as columns, including compute-only ones without a row."""
+        """Return columns of all launches, including compute-only ones that wrote no row."""
         rows, tasks = self._launches, self.run.tasks
         start, finish = np.asarray(self.start), np.asarray(self.finish)
         mode, place, status = np.asarray(self.mode), np.asarray(self.place), np.asarray(self.status)

@@ -26,11 +26,12 @@ JOB = (
     "launch", "task", "seconds", "contention", "communication", "bubble", "steps", "bytes", "across", "nominal", "here",
     "peak",
 )  # fmt: skip
-"""Columns of a row that describes one launch from the begin to the end of its use of the network.
-`seconds`: length of this time, of which three parts are `contention` (delay by other jobs), `communication` (the time
-on idle links) and `bubble` (the pipeline bubble).  `bytes`: bytes sent to other nodes; `across`: those of them that
-cross racks.  `nominal`, `here`, `peak`: seconds of the same steps at the best placement, on this placement with idle
-links, and at the GPUs' peak rate."""
+"""Columns of a row that describes one launch, from the begin to the end of its use of the network.
+`seconds`: length of this time, which includes `contention` (delay by other jobs), `communication` (time on idle links)
+and `bubble` (pipeline bubble).  `bytes`: bytes sent to other nodes; `across`: the part of them that crosses racks.
+`nominal`, `here`, `peak`: seconds that the same steps would take at the best placement, on this placement with idle
+links, and at the GPUs' peak rate.
+"""
 LINK = ("time", "link", "busy", "jobs")
 """Columns of a row for one period of a link.  From `time` to the next row of the same link, `jobs` jobs use the link,
 on average the fraction `busy` of its rate."""
@@ -92,7 +93,7 @@ class SharedNetwork:
         self._rerate(enter(member.stakes), [member])
 
     def leave(self, member: Member, end: float = math.nan) -> None:
-        """Remove a launch that stops computing; `end`: when the run ends, else NaN."""
+        """Remove a launch that stops computing; `end`: end of the run, NaN if it goes on."""
         if not member.here:
             return
         over = end == end
@@ -154,7 +155,7 @@ class SharedNetwork:
         member.stakes = [Stake(member, self._group(link), phases) for link, phases in there]
 
     def _rerate(self, groups: list[ContendingJobs], fresh: list[Member]) -> None:
-        """Update the step times of `fresh` jobs, and of jobs affected through these links."""
+        """Update step times of `fresh` jobs and of jobs affected through `groups` (links)."""
         now = self.clock._now
         ratios = {member.launch.number: (member, 1.0) for member in fresh}
         ratios.update((member.launch.number, (member, ratio)) for member, ratio in delay_ratios(groups))
@@ -190,7 +191,7 @@ class SharedNetwork:
             member.since = now
 
     def _next_row(self, group: ContendingJobs, now: float, more: int) -> None:
-        """Complete a link's row with its average use, and begin the next, for `more` jobs."""
+        """End a row in the table of links and begin the next; more: change in job count."""
         for member in group.members:
             if member.since != now:
                 self._settle(member, now)

@@ -90,7 +90,7 @@ class Places:
         return [item for item in items if not self.present(item, device)]
 
     def claim(self, items: Iterable[int], device: Device) -> int:
-        """Return the total bytes of those `items` that an accelerator has not pinned yet."""
+        """Return the bytes that an accelerator would pin for `items`, beyond those pinned."""
         pins = self.on(device).pins
         return sum(self.items[item].size for item in items if item not in pins)
 
@@ -108,7 +108,7 @@ class Places:
         return -1 - location if location < 0 else self.cluster.devices[location].node
 
     def hops(self, source: int, device: Device) -> list[tuple[Way, int]]:
-        """Return the route from a location to a device, as (path, next location) pairs."""
+        """Return the route from a location to a device: hops (link path, next location)."""
         hops: list[tuple[Way, int]] = []
         node = self.node_of(source)
         if source >= 0:
@@ -137,7 +137,7 @@ class Places:
             here.resident[item] = None  # most recently used
 
     def unpin(self, items: Iterable[int], gpu: GpuState) -> None:
-        """Unpin the items of a launch that has ended; valid copies can now be evicted."""
+        """Unpin an ended launch's data items on a GPU, so that they can be evicted."""
         here = self.on(gpu.device)
         for item in items:
             here.pins[item] -= 1

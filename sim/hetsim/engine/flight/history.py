@@ -1,4 +1,4 @@
-"""The history of a task: what it retains from launches that were stopped."""
+"""The history of a task: state and output that it retains from stopped launches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,12 +36,12 @@ class History:
         self.input_saved = self.state_saved and not fault and stopping.input_saved
 
     def lose(self, all_work: bool) -> None:
-        """Record that data in device memory are lost; `all_work`: the saved state, too."""
+        """Record that data in device memory are lost; all_work: the saved state is, too."""
         self.intact = self.input_saved = False  # data in device memory are lost with the launch
         self.state_saved = self.state_saved and not all_work  # with all work gone there is no state either
 
     def look(self, states: Sequence[Any]) -> None:
-        """Update which data still exist after failures; `states`: all devices, by index."""
+        """Record which data of the task failures destroyed; `states`: devices by index."""
         if self.intact and any(states[device.index].failed_at > self.left_at for device in self.devices):
             self.intact = False
             self.input_saved = self.input_saved and self.devices[0].type.preemption.rate is None
@@ -53,10 +53,10 @@ class History:
         return self.intact and (self.checkpoint == 1.0 or saves)
 
     def parts(self, placement: Placement) -> dict[Device, list[tuple[int, float]]]:
-        """Return what each device of a new placement must fetch: (location, fraction).
+        """Return what each new device must fetch of state or output: (source, fraction).
 
-        A device keeps the data that belong to its part of the new layout; it sends the rest to other devices, first to
-        devices of the same node.
+        A device of both placements keeps the data that belong to its part of the new layout; the old devices send the
+        rest, first to devices of the same node.
         """
         if self._parts is None or self._parts[0] is not placement:
             old, new = self.devices, placement.devices
@@ -78,7 +78,7 @@ class History:
         return self.in_memory and any(device.index == at for some in self.parts(placement).values() for at, _ in some)
 
     def source(self, placement: Placement, device: Device) -> int:
-        """Return the host from which a device copies the state: its own host if possible."""
+        """Return the host from which a device copies a task's state: its own if possible."""
         devices = self.devices
         if any(one.node == device.node for one in devices):
             return host(device.node)

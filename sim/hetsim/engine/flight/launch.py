@@ -67,7 +67,7 @@ class Launch(Timer):
 
     @staticmethod
     def fill_copies(launches: "list[Launch]", copies: "list[Launch]", all_of: Callable[[list[Any]], list[Any]]) -> None:
-        """Fill empty copies: the launches of a fork."""
+        """Fill the empty launches of a forked run; `all_of` copies a list of objects."""
         then, terms = all_of([old.then for old in launches]), all_of([old.terms for old in launches])
         sketches, tables = all_of([old.sketch for old in launches]), all_of([old.own_table for old in launches])
         # most have one task: without a look at their tuples
@@ -288,7 +288,7 @@ class ShareGroup(Timer):
 
 
 class Lane:
-    """One accelerator: its launches in flight, and when its three engines are free."""
+    """One accelerator: its launches, and when its copy and compute units are free."""
 
     __slots__ = (
         "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "sliced", "regular",
@@ -312,7 +312,7 @@ class Lane:
 
     @staticmethod
     def fill_copies(lanes: "list[Lane]", copies: "list[Lane]", all_of: Callable[[list[Any]], list[Any]]) -> None:
-        """Fill empty copies: the accelerators of a fork."""
+        """Copy the values of `lanes` to a fork's `copies`; all_of returns copied objects."""
         for old, new, group in zip(lanes, copies, all_of([lane.group for lane in lanes]), strict=True):
             new.up, new.down, new.upload = old.up, old.down, old.upload
             new.ready, new.compute, new.download = old.ready, old.compute, old.download

@@ -24,7 +24,7 @@ JOINT = 10  # maximum number of connected jobs that are solved jointly: 2^10 sta
 
 
 class Stake:
-    """A job's use of a shared link, by phase of its step."""
+    """A job's use of a shared link, in each communication phase of its training step."""
 
     __slots__ = ("member", "group", "spent", "share", "hidden")
 
@@ -38,14 +38,11 @@ class Stake:
         self.hidden = [(spent / self.spent, slack) for _, spent, slack in phases]
 
     def exposed(self, delay: float) -> float:
-        """Return the part of a delay that is not hidden by computing."""
+        """Return the seconds of a link's delay that the job's other work does not hide."""
         return sum([max(0.0, delay * share - slack) for share, slack in self.hidden])
 
     def met(self, second: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the delays (s) that a job meets on a link, and their probabilities.
-
-        second: those of the second, more accurate pass.
-        """
+        """Return probabilities, and delays (s) by other jobs; second: of the second pass."""
         row, table = self.group.first.rows[self.member], self.group.second if second else self.group.first.met
         return table.seen[row], table.delays[row]
 
@@ -84,7 +81,7 @@ class ContendingJobs:
 
 
 class FirstPass:
-    """Delays of jobs on one link as if they used no other link."""
+    """First pass: delays of the jobs on one link, as if they used no other link."""
 
     def __init__(self, group: ContendingJobs):
         stakes = group.stakes
@@ -100,7 +97,7 @@ class FirstPass:
 
 
 def enter(stakes: Sequence[Stake], leave: bool = False) -> list[ContendingJobs]:
-    """Add uses of links, or remove them (`leave`); return the links."""
+    """Add stakes (jobs' uses of links) to links, or remove them; return the links."""
     for stake in stakes:
         group = stake.group
         group.first = None  # type: ignore[assignment]
@@ -112,7 +109,7 @@ def enter(stakes: Sequence[Stake], leave: bool = False) -> list[ContendingJobs]:
 
 
 def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
-    """Return all links on which delays may change if the jobs on these links change."""
+    """Return these links, and all links whose delays depend on jobs on these links."""
     groups_of = {group.link: group for group in groups}
     near = dict(groups_of)  # only links that share a job with these are affected
     for group in groups_of.values():
@@ -140,7 +137,7 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
 
 
 def _connected(start: ContendingJobs) -> list[Any] | None:
-    """Return the jobs that are solved jointly with those on a link; None: not jointly."""
+    """Return the jobs of connected links if they are solved jointly; None: separately."""
     if start.rule != "random" or len(start.stakes) > JOINT:
         return None
     members = {id(stake.member): stake.member for group in _walk(start, joint=False) for stake in group.stakes}
@@ -195,18 +192,18 @@ def _ratio(member: Any) -> float:
 
 
 def _slow(member: Any) -> list[Stake]:
-    """Return the job's `Stake` on each link on which other jobs can delay it."""
+    """Return the job's stakes (uses of a link) on links where other jobs can delay it."""
     return [one for one in member.stakes if len(one.group.stakes) > 1 and one.group.first.slow]
 
 
 def _longest(stakes: list[Stake], second: bool) -> float:
-    """Return a job's delay (s) on these links together; `second`: after two passes."""
+    """Return a job's delay (s) on several links; second: its links affect each other."""
     pairs = [_together(one, other) for one, other in combinations(stakes, 2)]
     return longest_delay([stake.met(second) for stake in stakes], sum(pairs) / len(pairs) if pairs else 1.0)
 
 
 def _together(stake: Stake, other: Stake) -> float:
-    """Return the correlation of how many other jobs send on two links at one time."""
+    """Return the correlation between two links' numbers of other jobs that send."""
     first, second, there = stake.group.first, other.group.first, other.group.first.rows
     mine, theirs = first.deviation[first.rows[stake.member]], second.deviation[there[stake.member]]
     both = sum([first.deviation[row] * second.deviation[there[job]] for job, row in first.rows.items() if job in there])
@@ -217,8 +214,9 @@ def _together(stake: Stake, other: Stake) -> float:
 def _caps(here: FirstPass, elsewhere: list[list[Stake]]) -> np.ndarray:
     """Return the share of a link that each job can use, as its other links limit it.
 
-    Rows are jobs, columns numbers of other jobs that send on this link.  On another link of the job, the jobs that also
-    use this link are assumed to send at the same fraction as all jobs here; all other jobs send at their own rates.
+    Row: the job.  Column n: n other jobs send on this link.  The number of senders on another link of the job is then
+    estimated as n × f + m.  Here f is the share of jobs on both links in the other jobs' sending on this link, and m
+    the mean number of senders on the other link that do not use this link.
     """
     others = np.arange(len(here.rows))
     caps: np.ndarray = np.repeat(here.share[:, None], len(others), axis=1)

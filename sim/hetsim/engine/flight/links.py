@@ -62,8 +62,9 @@ class Flow(Timer):
     def there(self, now: float, called: float) -> bool:
         """Return True if this booked transfer is still under way when another one begins.
 
-        `called`: time of the decision to begin the other one.  A transfer that ends now still counts if it began after
-        `called`.
+        A booked transfer has a known end, and no event for it.  `called`: time of the decision to begin the other
+        transfer.  A transfer that ends exactly `now` is still under way only if it began after `called`: if both had
+        events, the other transfer would begin before this one ends.
         """
         return self.until > now or (self.until == now and called < self.since and self.owner is not None)
 
@@ -192,7 +193,7 @@ class Links:
         return (up, up) if link.duplex == "half" else (up, Pipe(f"{name}:down", link.download))
 
     def up(self, device: Device) -> Way:
-        """Return pipes and latency of the path from host memory to a device."""
+        """Return the link directions and the latency of the path from host to device."""
         return self._up[device.index]
 
     def down(self, device: Device) -> Way:
@@ -219,7 +220,7 @@ class Links:
     ) -> Flow:  # fmt: skip
         """Send bytes along a path; `done` is called when the last byte has arrived.
 
-        `size`: bytes; `seconds`: additional load, given as its duration on the idle path.  The latency is included
+        `size`: bytes; `seconds`: further bytes, given as their duration on the idle path.  The latency is included
         once. `called`: time at which this transfer was decided (to order events of one instant).  Return the transfer.
         """
         pipes, latency = way
@@ -247,7 +248,7 @@ class Links:
         self, way: Way, size: float, seconds: float, done: Callable[[Flow], None], owner: Any,
         called: float,
     ) -> Flow:  # fmt: skip
-        """Send like `send`, but without an event if the path is idle: the end is known.
+        """Send like `send`; if the path is idle, compute the end now, without an event.
 
         The end is `Flow.until`, and `done` is not called.  If another transfer uses one of the pipes before this end,
         `unsure` is called, and the transfer continues with events, as after `send`; when it is alone again, it is
@@ -278,10 +279,10 @@ class Links:
         return flow
 
     def unbook(self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False) -> None:
-        """Simulate a transfer with events from now on, since another one joins its path.
+        """Replace a transfer's known end by events, because another one uses its links.
 
-        `turn`: position of the other transfer in the order of this instant; `called`: time at which that transfer was
-        decided; `joined`: True if the caller schedules the event.
+        `turn`: number of the other transfer in the order of events at this instant; `called`: time at which the other
+        transfer was decided; `joined`: True if the caller schedules the completion event.
         """
         for pipe in flow.pipes:
             if pipe.booked is flow:

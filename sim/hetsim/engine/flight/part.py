@@ -1,4 +1,4 @@
-"""Parts of a launch's transfers, one for each accelerator (data only)."""
+"""Parts of a launch's uploads and downloads: one part for each accelerator."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ class Part:
 
     The part requests a copy engine at the time `ask`, gets it at `at`, and its transfer is done at `until`; each is inf
     while it is not known.  A transfer on a private path (`alone`) takes `delay` + `span` seconds.  Any other transfer
-    begins with an event and passes its `legs` (the links of its route) one by one; its end is not known in advance.
+    passes its `legs` (the links of its route) one by one, by events; its end is not known in advance.
     """
 
     # Defaults stand in the class: most parts need few of them (measured: a third of what setting all costs).
@@ -37,7 +37,7 @@ class Part:
         self, owner: Any, lane: Any | None, device: Device, line: LinkPath | None = None, size: float = 0.0,
         seconds: float = 0.0,
     ):  # fmt: skip
-        """Create a part of a transfer on the path `line`; None: its links are set later."""
+        """Create a part: `size` bytes and `seconds` more on path `line` (None: set later)."""
         self.owner = owner
         self.lane = lane
         self.device = device

@@ -153,7 +153,7 @@ class Speeds:
         return self.regroup(groups)
 
     def regroup(self, groups: Iterable[ShareGroup]) -> list[Launch]:
-        """Update rates and next events of groups; return the gangs whose ends have moved."""
+        """Update rates and ends of groups sharing a device; return gangs with a new end."""
         moved = []
         for group in groups:
             soonest = INF

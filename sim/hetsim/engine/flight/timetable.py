@@ -19,11 +19,11 @@ Rate = Callable[[Launch], None]  # sets the rate at which a launch will compute
 
 
 def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
-    """Set the known times of a new launch, if all launches of its lane may compute.
+    """Set a new launch's known times if it can compute concurrently with all others.
 
-    The lane is an accelerator.  The end of the computation remains unknown.  Return False, so that the caller uses
-    `again`, if the shares do not all fit, or if an earlier launch will request the upload engine only later: the new
-    launch then uploads before it.
+    The lane is an accelerator.  The end of the computation remains unknown.  Return False if the shares of its launches
+    do not all fit at once, or if an earlier launch will request the upload engine only later, so that the new launch
+    uploads first.  The caller then recomputes all times with `again`.
     """
     if not all_compute(lane):
         return False
@@ -45,7 +45,7 @@ def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
 
 
 def download_over(lane: Lane, now: float) -> list[Launch]:
-    """Reschedule an accelerator's downloads after one has ended; return the launches."""
+    """Reschedule an accelerator's downloads after one ended; return their launches."""
     lane.download = serve(lane.downloads, now)
     waited = []
     for part in lane.downloads:
@@ -91,7 +91,7 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
 
 
 def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
-    """Set the times of a launch on CPU cores, which waits for no engine."""
+    """Set the stage times of a launch on CPU cores, which needs no engine of a GPU."""
     get_ready(table, now)
     if now < table.compute_start:
         table.compute_start = table.compute_end = INF
@@ -101,7 +101,7 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
-    """Return these accelerators, others that gangs connect to them, and all launches."""
+    """Return these accelerators, all connected to them by gangs, and their launches."""
     if len(lanes) == 1 and max([len(launch.table.lanes) for launch in lanes[0].flights], default=1) == 1:
         return lanes, list(lanes[0].flights)
     tied = dict.fromkeys(lanes)
@@ -193,7 +193,7 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
 def _admit(
     asking: list[tuple[Launch, Timetable]], used: dict[Lane, int], time: float
 ) -> tuple[list[tuple[Launch, Timetable]], list[tuple[Launch, Timetable]]]:
-    """Return the launches that must wait to compute, and those that can start now."""
+    """Return which launches still wait and which compute now; add these to `used`."""
     waiting, begun = [], []
     closed: dict[Lane, None] = {}
     for launch, table in asking:

@@ -33,7 +33,7 @@ Transfer = tuple[int, list[tuple[Way, int]], float, float, list[tuple[int, int]]
 class Transfers:
     """The upload and download stages of launches.
 
-    Callbacks: `arrived(part)` when the last byte of an accelerator's part on a shared path has arrived;
+    Callbacks: `arrived(part)` when the transfer of one accelerator (`Part`) over a shared path has ended;
     `cleared(owner)` when an eviction that a launch or prefetch waited for is done; `asked(lanes)` when a prefetch
     requests or releases the upload engine of an accelerator.
     """
@@ -84,7 +84,7 @@ class Transfers:
         return self.fusion(tasks).held_items if mode.parts else items_of(tasks)
 
     def make_room(self, gpu: GpuState, owner: Any) -> int:
-        """Evict items for a launch or prefetch; return how many write-backs delay it."""
+        """Evict items for a launch or prefetch; return how many write-backs it waits for."""
         here = self.places.on(gpu.device)
         for item in self.places.evict(gpu):
             eviction = Eviction(gpu, item, self.places.items[item].size, self.places.version[item])
@@ -106,7 +106,7 @@ class Transfers:
     # Upload -----------------------------------------------------------------------------------------------
 
     def plan(self, launch: Launch, table: Timetable) -> None:
-        """Plan a launch's uploads, and its downloads unless they depend on data items."""
+        """Plan a launch's uploads and, if it has no data items, its downloads."""
         terms, tasks = launch.terms, launch._tasks or ()
         one = len(tasks) == 1 and tasks[0]._history is None and not (self.places.items or launch.placement.mode.on_cpu)
         if one if terms is None else terms.fresh:  # only private data, which wait only for their turns
@@ -134,7 +134,7 @@ class Transfers:
     def private(self, launch: Launch, true: bool = True) -> Moves:
         """Return bytes and seconds of a launch's own upload and download.
 
-        Data items, which tasks share, are not included.
+        Data items, which tasks share, are not included.  true: include the random variation of a batch's stage times.
         """
         mode = launch.placement.mode
         if (terms := launch.terms) is None:
@@ -158,10 +158,11 @@ class Transfers:
     ) -> list[Transfer]:  # fmt: skip
         """Return the transfers to one device that a launch still needs.
 
-        They include private data (data of one task only).  A stopped task needs its saved state and its input.  If the
-        input was saved with the state, only devices on another node than the state need a transfer of it.  A task that
-        has computed everything needs only its output, if it continues on another device. `true`: use the true instead
-        of the expected stage times of a batch; `histories`: what each task has saved (None: as recorded in the tasks).
+        They include private data (data of one task only).  A stopped task needs its saved state and its input.  If its
+        input was saved with the state, devices on the node that stores the state do not need the input again.  A task
+        that has computed everything needs only its output, if it continues on another device.  `terms`: padding and
+        noise of a batch (None: not a batch); `true`: use the true instead of the expected stage times of a batch;
+        `histories`: what each task has saved (None: as recorded in the tasks).
         """
         places, mode, home = self.places, placement.mode, host(device.node)
         size, seconds = 0.0, 0.0
@@ -251,7 +252,7 @@ class Transfers:
         self.go_on(part)
 
     def go_on(self, part: Part) -> None:
-        """Begin the next leg of a part; its device may have failed during a prefetch."""
+        """Start a part's next transfer; end the part if none is left or its device failed."""
         if not part.legs or not self.capacity.of[part.device.index].up:
             part.until = self.clock._now
             self.arrived(part)  # nothing is left to move, or nothing was
@@ -262,7 +263,7 @@ class Transfers:
         part.flow = self.links.send(way, size, seconds, done=self.brought, owner=part)
 
     def brought(self, flow: Any) -> None:
-        """Handle the end of a flow: the bytes of its `Part` have arrived."""
+        """Register the data that a completed transfer moved; start the next transfer."""
         part = flow.owner
         part.flow = None
         if part.legs:
@@ -272,7 +273,7 @@ class Transfers:
         self.go_on(part)
 
     def _share(self, device: Device) -> None:
-        """Simulate an accelerator's links as shared, since other devices use them now."""
+        """Simulate an accelerator's private links as shared: other devices now use them."""
         lane: Lane = self.capacity.of[device.index].lane
         if not lane.down.private or lane.down.rate == INF:
             return
@@ -313,7 +314,7 @@ class Transfers:
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
         fusion: Fusion | None = None,
     ) -> tuple[float, float]:  # fmt: skip
-        """Return bytes, and seconds stated by the mode, of the tasks' final download."""
+        """Return the bytes to download, and the additional seconds that the mode states."""
         size = float(sum([task.bytes_out for task in tasks]))
         if self.places.items:
             items = (fusion or self.fusion(tasks)).outputs if mode.parts else [i for task in tasks for i in task.writes]

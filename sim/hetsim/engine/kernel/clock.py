@@ -82,14 +82,14 @@ class Clock:
                 self._compact()
 
     def again(self, time: float, order: int, timer: Timer) -> None:
-        """Cancel the pending entry of a timer and fire it at `time` instead."""
+        """Cancel a timer's pending entry and set the timer again; parameters: see `at`."""
         self.cancel(timer)
         self.at(time, order, timer)
 
     def again_all(self, times: Sequence[float], order: int, timers: Sequence[Timer]) -> None:
         """Set many timers again; cost: linear in the size of the heap.
 
-        order: priority within an instant.  Timers of one instant fire in this sequence.
+        order: priority among the events of one instant.  Timers set to the same time fire in the order of `timers`.
         """
         if not timers:
             return
@@ -109,7 +109,7 @@ class Clock:
         return len(self._heap) - self._stale + (self.feed_time < INF)
 
     def only(self, order: int) -> bool:
-        """Return True if all pending events have this priority; linear in their number."""
+        """Return True if all pending events have priority `order`; O(number of events)."""
         if self.feed_time < INF:
             return False
         return all(item[1] == order for item in self._heap if item[3].entry == item[2])

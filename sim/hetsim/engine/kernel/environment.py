@@ -4,8 +4,8 @@
     environment.process(maintenance(environment))
 
 Processes run in SimPy's order (time, priority, insertion), as in a separate environment.  At one instant, the engine's
-finishes, faults and arrivals come first; its timers and the processes are in the order of insertion.  A run with
-processes cannot be forked, since a running generator cannot be copied.
+finishes, faults and arrivals come first; the engine's timers and the user's processes follow in the order of insertion.
+A run with processes cannot be forked, since a running generator cannot be copied.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Continuous batching: replicas of language models; equal steps are one event.
+"""Continuous batching by replicas of language models; many steps are one event.
 
 While a replica only decodes, each step is longer than the one before by the same amount (the context grows by one token
 per sequence), so the time of many steps has a closed form.  The engine jumps to the step in which a sequence ends or KV
@@ -9,7 +9,7 @@ a test checks this.
 A replica fails with any of its devices.  Its keys, values and prefixes are then lost, and its requests begin again on
 other replicas, which prefill the prompt and the tokens that were already generated.
 
-Cost: O(log joined requests) per request and per jump, and O(block) if KV memory is short.
+Cost: O(log joined requests) per request and per jump; if KV memory is short, also O(tokens per block).
 """
 
 import math
@@ -105,7 +105,7 @@ class Replica(Members):
         stage.begin(1, self.times.seconds_for(stage.reading, decoding, context, *attended_to), lag)
 
     def _jump(self, gave_way: bool, lag: float) -> None:
-        """Begin decoding steps up to the next one that changes the batch.
+        """Begin, as one event, all decoding steps until the batch may change.
 
         gave_way: a sequence was just preempted.  lag: seconds of copying before the first step.
         """
@@ -139,7 +139,7 @@ class Replica(Members):
             show(request)
 
     def _checked(self) -> int:
-        """Check the step that the policy chose, and return its number of prompt tokens."""
+        """Return the number of prompt tokens in the policy's step; raise if it is illegal."""
         total = 0
         seen: dict[int, None] = {}
         for request, tokens in self.prefill:
@@ -181,7 +181,7 @@ class Replica(Members):
         stage.reading = 0  # after `_row`, which writes it
 
     def split(self) -> None:
-        """Split an event of several steps: record the finished ones, keep the current one."""
+        """Record the ended steps of an event that covers several; keep the current step."""
         stage = self.stage
         if not stage.under_way or stage.count < 2:
             return

@@ -60,7 +60,7 @@ class Generation:
         return self.joules + seconds * self.kind.width * self.kind.watts
 
     def received(self, seconds: float) -> float:
-        """Return device-seconds: on earlier replica types, plus `seconds` on the present."""
+        """Return attained device-seconds; `seconds`: so far on the present replica type."""
         return self.earlier + seconds * self.kind.width
 
     def begin_anew(self, now: float) -> None:

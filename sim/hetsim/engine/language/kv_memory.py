@@ -10,7 +10,7 @@ class PrefixCache:
 
     A name stands for a block of `tokens` tokens and all tokens before it, so equal names mean equal prefixes.  Names
     that a request uses occupy their KV blocks; unused names remain cached in free blocks until these blocks are needed.
-    All counts are numbers of names; each name needs `each` KV blocks.
+    Results of methods count names; only `free` of `fit` counts KV blocks, of which one name needs `each`.
     """
 
     __slots__ = ("tokens", "each", "users", "idle")
@@ -22,7 +22,7 @@ class PrefixCache:
         self.idle: dict[Hashable, None] = {}  # names that no request uses, the least recently used first
 
     def hits(self, request: Generation) -> int:
-        """Return the number of leading prefix names of a request's prompt that are cached."""
+        """Return how many leading prefixes of a request's prompt (`hashes`) are cached."""
         count = 0
         for name in request.hashes[: request.prompt // self.tokens]:
             if name not in self.users and name not in self.idle:
@@ -31,7 +31,7 @@ class PrefixCache:
         return count
 
     def hold(self, names: Sequence[Hashable]) -> int:
-        """Add a request as user of cached prefixes; return how many of them had no user."""
+        """Add a request as a user of cached prefixes; return how many had no user before."""
         woken = 0
         for name in names:
             if name in self.idle:
@@ -43,7 +43,7 @@ class PrefixCache:
         return woken
 
     def keep(self, names: Sequence[Hashable]) -> list[Hashable]:
-        """Store the prefixes that are not in use, each with one user; return their names."""
+        """Store those prefixes (`names`) that have no user, with one user; return them."""
         new = [name for name in dict.fromkeys(names) if name not in self.users]
         for name in new:
             self.idle.pop(name, None)  # the same was left here in the meantime: one copy is enough
@@ -62,7 +62,7 @@ class PrefixCache:
         return freed
 
     def fit(self, free: int) -> None:
-        """Evict idle prefixes until all idle ones fit into `free` KV blocks."""
+        """Evict idle prefixes until the remaining ones occupy at most `free` KV blocks."""
         while len(self.idle) * self.each > free:
             del self.idle[next(iter(self.idle))]
 
@@ -73,7 +73,7 @@ class KVMemory:
     __slots__ = ("block", "total", "free", "cache")
 
     def __init__(self, blocks: int, block: int, prefix: int):
-        """Create the memory; `prefix`: tokens per prefix-cache entry (0: no prefix cache)."""
+        """Create blocks of `block` tokens; `prefix`: tokens per cached prefix (0: none)."""
         self.block = block
         self.total = self.free = blocks  # `free`: blocks that no request uses, including those with idle prefixes
         self.cache = PrefixCache(prefix, block) if prefix else None
@@ -84,7 +84,7 @@ class KVMemory:
     def blocks_for(self, request: Generation) -> int:
         """Return the number of free blocks that a request needs to join.
 
-        Cached prefixes that no other request uses lie in free blocks, so their blocks count, too.
+        Cached prefixes in use need none; unused cached prefixes occupy free blocks, so their blocks are counted.
         """
         blocks = -(-(request.prompt + request.made) // self.block)
         if self.cache is None or not request.to_prefill:

@@ -9,7 +9,7 @@ from hetsim.model.plan import Placement
 
 
 class KVTransfers(ReplicaSet):
-    """A service whose replicas send each other the keys and values of requests."""
+    """Base of an LLM service whose replicas send each other requests' keys and values."""
 
     def fetch(self, request: Generation, target: Any) -> None:
         """Send a request's keys and values to a replica, one part per pair of devices.

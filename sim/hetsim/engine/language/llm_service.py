@@ -30,7 +30,7 @@ from hetsim.policy.routing import OpenReplicas
 class Fleet(KVTransfers):
     """One language model service: its requests, router and replicas.
 
-    Lower modules than this one name replicas (`continuous_batching.Replica`), which call it, as `Any`.
+    Lower modules declare replicas (`continuous_batching.Replica`, which calls this class) as `Any`.
     """
 
     service: LanguageService
@@ -124,7 +124,7 @@ class Fleet(KVTransfers):
         self._shown(request.replica, self._show_first, request)
 
     def _shown(self, replica: Any, show: Callable[[Generation], None], request: Generation) -> None:
-        """Show a result to its client: now, or after the replica's next step."""
+        """Call `show(request)` now, or after the replica's next step if async_scheduling."""
         if self.service.async_scheduling:
             replica.unseen.append((show, request))
         else:
@@ -172,7 +172,7 @@ class Fleet(KVTransfers):
             scaler.changed()
 
     def _delivered(self, task: Task) -> None:
-        """Complete a request when its client has the last token, unless it was aborted."""
+        """Complete a request whose client has its last token, unless it was aborted."""
         row = task.index
         if row not in self.answered:
             return
@@ -199,12 +199,12 @@ class Fleet(KVTransfers):
             source.let_go(request)
 
     def aborted(self, task: Task) -> None:
-        """End an aborted request that has left all replicas."""
+        """End a request as aborted, after it has been removed from all replicas."""
         self.signals.task_ended(task, ABORTED, self.recorder.reasons[task.index])
         self.scale()
 
     def never(self) -> None:
-        """Record that one of the expected requests will not arrive."""
+        """Reduce the number of requests to come by one: a request will not arrive."""
         self.coming.to_come -= 1
 
     def gone(self, task: Task) -> None:
@@ -258,14 +258,14 @@ class Fleet(KVTransfers):
         return self.signals.foresee(replica, newcomer)
 
     def in_steps(self, request: Generation | None, end: float) -> float:
-        """Return the seconds that a request took part in steps; 0 if it has not joined."""
+        """Return how long (s) a request took part in steps by `end`; 0 if it never did."""
         if request is None or not request.started:
             return 0.0
         until = end if math.isnan(request.paused_at) else request.paused_at
         return max(0.0, until - self.recorder.start[request.row] - request.paused)
 
     def received_by(self, row: int) -> float:
-        """Return the device-seconds of a request: its shares of the steps so far."""
+        """Return the device-seconds of a request: its share of each step that it was in."""
         request = self.requests.get(row)
         if request is None or not request.started:
             return self.received[row]
@@ -274,10 +274,10 @@ class Fleet(KVTransfers):
 
 
 class Serving:
-    """All services with replicas of a run; those of language models are in `fleets`."""
+    """All services of a run that have replicas; `fleets`: those of language models."""
 
     def __init__(self, state: RunState, rounds: Rounds, signals: Signals, checked: bool, replicas: Any):
-        """`replicas`: the class of replicas of language models."""
+        """`checked`: check step boundaries (--check); `replicas`: class of LLM replicas."""
         run = state.input
         self.state = state
         self._offered = -1  # releases of devices when these were offered last
@@ -294,7 +294,7 @@ class Serving:
             one.begin()
 
     def lose(self, launches: list[Resident], outcome: int = LAUNCH_LOST) -> None:
-        """Remove and replace failed or stopped replicas (`outcome`), service by service."""
+        """Remove and replace replicas; `outcome`: LAUNCH_LOST (failed) or LAUNCH_STOPPED."""
         for one in self.sets:
             one.lose([launch.holder for launch in launches if launch.holder.fleet is one], outcome)
 
@@ -339,7 +339,7 @@ def _speed(steps: StepTimes, service: LanguageService, prompt: np.ndarray, outpu
 
 
 def _largest(service: LanguageService) -> int:
-    """Return the KV blocks that a request may need so that each role can serve it."""
+    """Return the largest request (KV blocks) that both prefill and decode can serve."""
     sides = [[kind.blocks for kind in service.kinds if kind.replicas or service.scaling is not None]]
     if service.prefillers:
         sides.append([kind.blocks for kind in service.kinds if kind.prefillers])

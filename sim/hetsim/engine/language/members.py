@@ -1,4 +1,4 @@
-"""Requests of one replica: waiting, joined, decoding, or preempted."""
+"""State of a language-model replica: waiting and admitted requests, memory, steps."""
 
 import math
 from heapq import heapify, heappop, heappush
@@ -21,7 +21,7 @@ Entry = tuple[Any, int, Generation]
 
 
 class Members(Holder):
-    """State and requests of a replica, of which `Replica` decides the steps.
+    """State and requests of a replica; the subclass `Replica` decides its steps.
 
     It consists of `memory` for keys and values, the `sequences` that decode, the requests (waiting in `lines`, joined
     in `inside`), the current steps (`stage`), and the busy `periods`.  It has the attributes that policies see
@@ -129,7 +129,7 @@ class Members(Holder):
         return forecast
 
     def evict(self) -> None:
-        """Evict idle prefixes that do not fit next to the sequences' KV data any more."""
+        """Evict idle cached prefixes for which the sequences' KV data leave no room."""
         cache = self.memory.cache
         if cache is not None and cache.idle and self.stage.under_way:
             cache.fit(self.free_blocks)
@@ -191,7 +191,7 @@ class Members(Holder):
         self.heads.pop(client, None)
 
     def first(self) -> Generation | None:
-        """Return the request that may join next, of the client that the policy chooses."""
+        """Return the next request to join (of the client the policy chooses), or None."""
         heads = self.heads
         if not self.policy.by_client or not heads:
             return heads.get("")
@@ -313,7 +313,7 @@ class Members(Holder):
     # Further ------------------------------------------------------------------------------------------------
 
     def prefilled(self, request: Generation, tokens: int, seconds: float) -> None:
-        """Count prompt tokens that a step has prefilled, and the seconds charged for them."""
+        """Record prompt tokens prefilled by a step; `seconds`: the request's share of it."""
         request.seconds += seconds
         request.to_prefill -= tokens
         if request.to_prefill or request.leaves:
@@ -382,7 +382,7 @@ class Members(Holder):
         self.leaving = []
 
     def _stop_loading(self, request: Generation, over: bool) -> None:
-        """Cancel a request's KV transfer to this replica; `over`: the request ends, too."""
+        """Cancel a request's KV transfer to this replica; over: True if the request ends."""
         self.evict()
         self._told_left(request, over)
         self.fleet.cancel_fetch(request)
@@ -415,7 +415,7 @@ class Members(Holder):
         return lag
 
     def let_go(self, request: Generation) -> None:
-        """Free the blocks of a prefilled request whose data are not needed here any more."""
+        """Free the KV blocks of a prefilled request that this replica no longer needs."""
         del self.held[request.row]  # fetched, or not wanted any more
         self.memory.give_back(request)
         request.source = None

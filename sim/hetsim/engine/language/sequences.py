@@ -25,8 +25,8 @@ class Sequences:
         self.share = 0.0  # seconds charged to a request that took part in all decoding steps so far
         self.ends: list[tuple[int, int, Generation]] = []
         self.residues = [0] * memory.block
-        """Number of sequences by residue: (tokens - steps) modulo the block size.  Tokens and steps both grow by 1 a
-        step, so the residue of a sequence never changes; it determines at which steps the sequence needs a new block.
+        """Number of sequences by residue: (tokens - steps) modulo the block size.  Tokens and steps both grow by 1 in
+        each step, so a sequence keeps its residue; it determines in which steps the sequence needs a new block.
         """
         # end of the last decoding step, in which all sequences except the `fresh` ones got a token
         self.decoded_at = NAN
@@ -104,5 +104,5 @@ class Sequences:
         return min(steps, most)
 
     def part_of(self, request: Generation) -> float:
-        """Return the computed seconds charged to a request, up to the last completed step."""
+        """Return a request's share (s) of the duration of all steps completed so far."""
         return request.seconds + (self.share - request.seconds_from if request.state == DECODING else 0.0)

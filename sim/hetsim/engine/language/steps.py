@@ -69,7 +69,7 @@ class Steps:
             steps += 1
 
     def run_at(self, rate: float, power: float) -> None:
-        """Change speed and power of the devices, and move the end of the current step."""
+        """Change the devices' relative speed and power; move the end of the current step."""
         now = self.clock._now
         if self.under_way:
             begun = self.began + self.lag
@@ -80,13 +80,13 @@ class Steps:
         self.rate, self.power = rate, power  # after the work at the former ones has been counted
 
     def over(self) -> float:
-        """Complete the steps; return their seconds, weighted by power (1: nominal)."""
+        """Complete the steps in progress; return seconds × relative power (1: nominal)."""
         self.under_way = False
         now = self.clock._now
         return self._powered(now - self.began - self.lag, now)
 
     def in_part(self, end: float) -> float:
-        """Stop the steps at `end`; return their seconds, weighted by power (1: nominal)."""
+        """Stop the steps early, at `end` (s); return computed seconds × relative power."""
         self.copied -= max(0.0, self.lag - (end - self.began))
         return self._powered(max(0.0, end - self.began - self.lag), end)
 

@@ -26,7 +26,7 @@ class AttainedService:
             busy[row] += seconds
 
     def staged(self, task: Task, seconds: float) -> None:
-        """Add the device-seconds of an ended launch that was stopped or not compute-only."""
+        """Add a task's device-seconds of an ended launch with a row in the launches table."""
         if self.busy is None:
             return
         self.busy[task.index] += seconds  # its plain launches follow from columns
@@ -34,7 +34,7 @@ class AttainedService:
             self.by_user[task.user] = self.by_user.get(task.user, 0.0) + seconds
 
     def plain(self, task: Task) -> None:
-        """Add an ended compute-only launch to the sum of its user."""
+        """Add an ended compute-only launch to the attained service of its user."""
         if self.by_user is not None:
             self.by_user[task.user] = self.by_user.get(task.user, 0.0) + self._of_plain(task.index)
 

@@ -1,8 +1,8 @@
 """Actions at the boundaries between stages of launches, and their effects.
 
-A launch has one pending clock entry, for its next boundary: in most cases its end.  Every change of a rate, a link or
-an accelerator's engines calls this module to recompute the rest of the timetable.  `hetsim.engine.flight.timetable`
-describes how the engines serve launches.
+A launch has one pending clock entry, for its next boundary: in most cases its end.  If a rate, a link or the engines of
+an accelerator (compute and copy units) change, this module recomputes the later boundaries of the launches.
+`hetsim.engine.flight.timetable` describes how the engines serve launches.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ from hetsim.model.record import LAUNCH_COMPLETED
 
 
 class Boundaries:
-    """Runs launches to their end, and then calls `launch_completed`."""
+    """Advances launches through their stages; calls `launch_completed` at the end."""
 
     def __init__(self, state: RunState, signals: Signals, received: AttainedService):
         clock, capacity, modes = state.clock, state.capacity, state.tasks.modes
@@ -77,7 +77,7 @@ class Boundaries:
     # The timetable goes on ----------------------------------------------------------------------------------
 
     def follow(self, launch: Launch) -> None:
-        """Recompute the future times of a launch after a change, and set its clock entry."""
+        """Recompute a launch's later stage times after a change, and reschedule its event."""
         table: Timetable = launch.own_table
         if table.lanes:
             self.follow_lanes(table.lanes)
@@ -175,7 +175,7 @@ class Boundaries:
             self.follow(launch)
 
     def moved(self, gangs: Iterable[Launch]) -> None:
-        """Reschedule the ends of these gangs (multi-GPU launches), which have moved."""
+        """Reschedule the ends of gangs (multi-GPU launches), whose times have changed."""
         for gang in gangs:
             self.follow(gang)
 
@@ -249,7 +249,7 @@ class Boundaries:
     # The end ------------------------------------------------------------------------------------------------
 
     def end_resumed(self, launch: Launch) -> None:
-        """Complete a compute-only launch of a task that was stopped before."""
+        """Complete a compute-only launch that resumed a task after an earlier stop."""
         began, now = launch.decided, self.clock._now
         self.capacity.give(launch.placement, launch, launch.cores)
         _, busy, watts = self.speeds.nominal_of(launch)
@@ -311,7 +311,7 @@ class Boundaries:
         self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,
         complete: bool = False,
     ) -> None:  # fmt: skip
-        """Add a launch's stage times and energy to its tasks; `kept`: fraction not lost."""
+        """Add a launch's stage times and energy to its tasks; `kept`: share of work kept."""
         _, up, uploaded, began, computed, down = times
         detail = self.recorder.detail
         tasks = launch.tasks
@@ -355,7 +355,7 @@ def written(launch: Launch) -> Iterable[int]:
 
 
 def next_boundary(table: Timetable) -> tuple[float, int]:
-    """Return time and kind of the next boundary between stages that needs an action."""
+    """Return time and kind (such as END) of the next stage boundary to be handled."""
     if not table.prepared:
         return table.begin, READY  # what must be uploaded is known only then
     turn = _turn(table.up) if table.up else INF
@@ -375,5 +375,5 @@ def next_boundary(table: Timetable) -> tuple[float, int]:
 
 
 def _turn(parts: Sequence[Part]) -> float:
-    """Return when the next transfer begins of those that need an event for it."""
+    """Return when the next transfer on a shared path begins; inf: unknown, or none."""
     return min([part.at for part in parts if not (part.alone or part.begun)], default=INF)

@@ -77,7 +77,7 @@ class Launches(Boundaries):
         return begin
 
     def _claim_items(self, launch: Launch, table: Timetable) -> None:
-        """Pin a launch's items on its devices; evict others, before uploads are planned."""
+        """Pin a launch's items on its devices; evict other items if room is needed."""
         table.items = items_of(launch.tasks) if launch.fusion is None else launch.fusion.held_items
         table.stepwise = True
         table.prepared = False
@@ -93,7 +93,7 @@ class Launches(Boundaries):
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
     def tabulate(self, launch: Launch) -> Timetable:
-        """Return a new timetable that describes a compute-only launch as planned."""
+        """Give a compute-only launch a new timetable of its planned times, and return it."""
         table = launch.own_table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
         table.end = table.armed = table.compute_end = table.finish_at = launch.decided + table.total
@@ -118,7 +118,7 @@ class Launches(Boundaries):
             signals.slowed(launch)
 
     def retime(self, state: Any, launches: list[Launch]) -> None:
-        """Set the clock entries of launches on a device whose speed has changed."""
+        """Update the pending ends of launches on the device `state`, whose speed changed."""
         timed = [launch for launch in launches if not launch.resident]
         moved = self.speeds.retime(state, timed)
         for launch in timed:

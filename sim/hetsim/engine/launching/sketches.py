@@ -1,9 +1,9 @@
 """Sketches: launches in compact form, whose few stage times need no timetable.
 
-A sketch (`hetsim.engine.flight.launch.Sketch`) is for a launch on one accelerator.  A transfer on a path that other
-launches also use begins in its turn.  Its end is known while it is alone on the path (`Links.book`); otherwise all
-later times are inf until the transfer has ended.  Any other event on an accelerator converts its sketches to
-timetables, and booked transfers to ordinary ones.
+A sketch (`hetsim.engine.flight.launch.Sketch`) is for a launch on one accelerator.  If other launches use the path of
+its transfer, the transfer waits for its turn.  The end of a transfer is known while it is alone on the path
+(`Links.book`); otherwise the times of all later stages are inf until the transfer has ended.  Any other event on an
+accelerator converts its sketches to timetables, and booked transfers to ordinary ones.
 """
 
 from collections.abc import Callable
@@ -115,7 +115,7 @@ class Sketches:
         return True
 
     def _brings(self, launch: Launch, mode: Mode) -> tuple[Moves, float] | None:
-        """Return a launch's transfers and compute seconds; None if it needs a timetable."""
+        """Return a launch's transfers and compute seconds; None: resumed or several tasks."""
         tasks = launch._tasks
         if tasks is not None and (tasks[0]._history is not None or (launch.terms is None and len(tasks) > 1)):
             return None
@@ -132,7 +132,7 @@ class Sketches:
     def boundary(self, launch: Launch, called: float = -INF) -> None:
         """Handle a launch's clock entry: the begin of its download, or its end.
 
-        `called`: if the download had to wait for another one, the time at which its turn was decided.
+        `called`: inf if the download had to wait for the end of another download on this accelerator, else -inf.
         """
         if launch.sketch is None:
             self.due(launch)
@@ -199,7 +199,7 @@ class Sketches:
             self.transfers.brought(flow)
 
     def _sure(self, flow: Flow) -> None:
-        """Update a launch whose transfer is now alone on its path: its end is known."""
+        """Set the stage times of a launch whose transfer now has its path for itself."""
         launch: Launch = flow.owner
         if not self._ends(launch, flow, flow.until):
             launch.sketch[0].write_out()  # type: ignore[index]
@@ -207,7 +207,7 @@ class Sketches:
             self.clock.at(flow.until, FINISH, launch)
 
     def _ends(self, launch: Launch, flow: Flow, at: float) -> bool:
-        """Set the times after a transfer's end; return False if they remain unknown."""
+        """Set a launch's stage times, as its transfer ends at `at` s; False if unknown."""
         drawn: Sketch = launch.sketch  # type: ignore[assignment]
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = drawn
         if flow is down_flow:

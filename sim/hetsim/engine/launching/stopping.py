@@ -1,4 +1,4 @@
-"""Launches that stop early: work that counts, saving of state, time limits."""
+"""Stops of launches before their end: kept and lost work, saving, time limits."""
 
 import math
 from dataclasses import dataclass, field
@@ -113,7 +113,7 @@ class Stops:
             state.normal = False
 
     def _keep(self, launch: Launch, table: Timetable, progress: float, keep: bool, fault: bool) -> float:
-        """Set how much of each stopped task is done; return the fraction that counts."""
+        """Update the finished fractions of stopped tasks; return the share of work kept."""
         computed = table.total * progress
         planned = durations.planned(launch)  # before the finished fraction of its tasks changes
         # A fused launch keeps no work.
@@ -155,7 +155,7 @@ class Stops:
         return kept_seconds / computed if computed > 0 else float(progress == 1.0 and keep)
 
     def _to_the_end_of_the_block(self, launch: Launch, table: Timetable) -> float:
-        """Return the seconds until a kernel can stop: the end of its block (0: at once)."""
+        """Return the seconds until a kernel can stop: 0, or those to the end of its block."""
         kind = launch.placement.devices[0].type.preemption.kind
         block = max(task.shape.stopping.block for task in launch.tasks)
         if kind == "context_switch" or not block or launch.placement.mode.on_cpu:
@@ -178,7 +178,7 @@ class Stops:
     def _save_seconds(self, launch: Launch, residual: float) -> float:
         """Return the seconds to save a stopped launch's state.
 
-        Where devices do not save any (kinds drain and flush), `residual`: those until the block ends.
+        If devices do not save state (kinds drain and flush), return `residual`, the seconds until the block ends.
         """
         devices, kind = launch.placement.devices, launch.placement.mode.type
         if kind.preemption.kind != "context_switch":
@@ -205,7 +205,7 @@ def _last_checkpoint(table: Timetable, task: Task, reached: float) -> float:
 
 @dataclass(eq=False)
 class TimeLimits:
-    """Kills tasks that occupy devices too long; tasks within limits need no event.
+    """Kills tasks that occupy devices for longer than their time limit.
 
     The time of a task is the time for which it occupies devices, transfers and restoring included.  It continues after
     a stop that keeps work, a move or a change of mode; after a failure of a device, or a stop that loses the work, it
@@ -237,7 +237,7 @@ class TimeLimits:
         self._ends.watch(launch.number, end)
 
     def over(self, launch: Launch, keep: bool = True) -> None:
-        """Forget an ended launch; `keep`: store the used time of its tasks."""
+        """Forget an ended launch; `keep`: count its seconds toward its tasks' time limits."""
         self._watched.pop(launch.number, None)
         for task in launch.tasks:
             if keep:

@@ -1,4 +1,4 @@
-"""Deadlines of tasks, requests, clients and launches: one event for all of a kind."""
+"""Heaps of deadlines of tasks, requests, clients or launches; one event per heap."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ BLOCK = 64  # number of rows with known deadlines that the heap receives at once
 
 @dataclass(eq=False)
 class Deadlines:
-    """A heap of rows of tasks (or numbers of launches) by deadline, without objects."""
+    """A heap of task rows (or launch numbers) by deadline; it stores no task objects."""
 
     clock: Clock
     due: Callable[[int], None]  # called with a row whose deadline is due

@@ -1,7 +1,7 @@
 """The queue of a service: rows of requests; task objects exist only if accessed.
 
 If nothing has to be decided at the arrivals of a service, an arrival causes no event: the waiting requests are a slice
-of the sorted column of arrivals, from `head_at` to the number of arrived requests, and a batch is a part of this slice.
+of the sorted column of arrivals, from `head_at` to the last arrived request, and a batch is a part of this slice.
 All other rows wait in a separate list: requests that return from a stopped batch, and all requests of a service whose
 arrivals are events (because admission decides on each, requests wait for data or predecessors, clients send them, or a
 cache may answer them).
@@ -13,7 +13,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -177,7 +178,7 @@ class Queue:
 
     @property
     def apart(self) -> bool:
-        """True if any request waits outside the arrival column (see the module)."""
+        """True if a request waits outside the array of arrivals that are known in advance."""
         return bool(self._apart)
 
     @property
@@ -219,18 +220,18 @@ class Queue:
         return float(self.table.arrival[row]), row
 
     def _place(self, row: int) -> int:
-        """Return the index of a request in the separate list; -1 if it is not there."""
+        """Return the index of row `row` in the list `_apart`; -1 if it is not there."""
         order = self.order
         at = bisect_left(self._apart, row if order is None else order(row), self._first, key=order)  # type: ignore
         return at if at < len(self._apart) and self._apart[at] == row else -1
 
-    def arrival(self, position: int) -> float:
-        return self.table.arrival.item(self._row(position)) + self.service.request_delay
+    def arrival(self, position: SupportsIndex) -> float:
+        return self.table.arrival.item(self._row(index(position))) + self.service.request_delay
 
-    def deadline(self, position: int) -> float:
+    def deadline(self, position: SupportsIndex) -> float:
         if (column := self.table.deadline) is None:
             return math.inf
-        value = float(column[self._row(position)])
+        value = float(column[self._row(index(position))])
         return math.inf if value != value else value - self.service.response_delay
 
     @property
@@ -244,9 +245,9 @@ class Queue:
     def head(self) -> Task:
         return self.look(1)[0]
 
-    def look(self, count: int | None = None) -> list[Task]:
+    def look(self, count: SupportsIndex | None = None) -> list[Task]:
         """Return the oldest `count` requests, or all, as task objects."""
-        return self._objects(self.waiting_rows(count))
+        return self._objects(self.waiting_rows(None if count is None else index(count)))
 
     def tasks(self) -> Sequence[Task]:
         return self.look()
@@ -274,18 +275,18 @@ class Queue:
         return requests
 
     def factors(self, mode: Mode, size: int) -> Sequence[float]:
-        """Return random factors of upload, compute and download of a batch of this size."""
+        """Return random factors on a batch's upload, compute and download times."""
         factors: Sequence[float] = (1.0, 1.0, 1.0) if self._noise is None else self._noise()
         if mode.scattered:
             drawn = zip((mode.upload, mode.table, mode.download), self._spread.random(3).tolist(), factors, strict=True)
             return [f * stage.factor(size, u) if isinstance(stage, StageTable) else f for stage, u, f in drawn]
         return factors
 
-    def first(self, count: int, size: int | None = None) -> Requests:
-        return Requests(self, count, count if size is None else size)
+    def first(self, count: SupportsIndex, size: SupportsIndex | None = None) -> Requests:
+        return Requests(self, index(count), index(count if size is None else size))
 
-    def chosen(self, tasks: Sequence[Task], size: int | None = None) -> Requests:
-        return Requests(self, len(tasks), len(tasks) if size is None else size, tuple(tasks))
+    def chosen(self, tasks: Sequence[Task], size: SupportsIndex | None = None) -> Requests:
+        return Requests(self, len(tasks), len(tasks) if size is None else index(size), tuple(tasks))
 
     # The engine's side ----------------------------------------------------------------------------------------
 
@@ -302,7 +303,7 @@ class Queue:
             self.clock.round_due = True
 
     def join(self, task: Task) -> None:
-        """Add a request that has just arrived, to a queue whose arrivals are events."""
+        """Add a request that has just arrived; for queues whose arrivals are events."""
         coming = self.coming
         assert isinstance(coming, OneByOne)
         coming.to_come -= 1
@@ -315,7 +316,7 @@ class Queue:
             self._insert(task)
 
     def never(self) -> None:
-        """Expect one request fewer to arrive, since it will never wait in this queue."""
+        """Expect one request fewer to arrive: this request will never wait in the queue."""
         if isinstance(self.coming, OneByOne):
             self.coming.to_come -= 1
         self.came()
@@ -336,7 +337,7 @@ class Queue:
             self.ring()
 
     def remove(self, row: int) -> bool:
-        """Remove a request that starts alone or ends; return False if it does not wait."""
+        """Remove a request from any position; return False if the request does not wait."""
         if (at := self._place(row)) == self._first:
             self._leave(1)
         elif at >= 0:
@@ -376,8 +377,13 @@ class Queue:
 
     def _objects_seen(self, first: int, own_rows: list[int] | None, count: int) -> tuple[Task, ...] | None:
         rows = self.service.rows[first : first + count].tolist() if own_rows is None else own_rows
-        objects = [self._seen.pop(row, None) for row in rows]
-        new = [row for row, task in zip(rows, objects, strict=True) if task is None]
+        seen, objects, new = self._seen, [], []
+        for row in rows:
+            objects.append(task := seen.get(row))
+            if task is None:
+                new.append(row)
+            else:
+                del seen[row]
         if len(new) == len(rows):
             return None
         made = iter(self.made(new) if new else ())
@@ -394,39 +400,40 @@ class Queue:
         self._call()
 
     def came(self) -> None:
-        """Handle an arrival event: call the policy if it waits for this many requests."""
+        """Handle an arrival: call the policy if enough requests wait or no more will come."""
         if self.fleet is not None and self.over:
             for replica in self.fleet.replicas:
                 replica.queue.came()
         elif self.wanted and (len(self) >= self.wanted or self.over):
             self._call()
 
-    def want(self, count: int) -> None:
-        """Have the policy called once `count` requests wait, or arrivals end (0: never)."""
-        self.wanted = count
+    def want(self, count: SupportsIndex) -> None:
+        """Call the policy when `count` requests wait or no more arrive; 0: cancel this."""
+        self.wanted = wanted = index(count)
         if self.column is None:
             return
-        if not count:
+        if not wanted:
             self.clock.cancel(self.timer)
             return
-        index = min(self.head_at + count - len(self._apart) + self._first, self.column.total) - 1
-        if index >= 0:
-            time: float = self.column.times.item(index)
+        last = min(self.head_at + wanted - len(self._apart) + self._first, self.column.total) - 1
+        if last >= 0:
+            time: float = self.column.times.item(last)
             if time > self.clock._now:
                 self.clock.again(time, ARRIVAL, self.timer)
 
     def end_now(self) -> int:
-        """End the arrivals; return how many requests of the column will not arrive."""
+        """Stop further arrivals; return how many known future requests will not arrive."""
         self.clock.cancel(self.timer)
         return self.coming.end_now()
 
     def input_of(self, row: int) -> int:
         return int(self.table.extra["input"][row])
 
-    def stages(self, size: int, placement: Placement) -> BatchTimes:
+    def stages(self, size: SupportsIndex, placement: Placement) -> BatchTimes:
         """Return the estimated stage times of a batch of `size` requests."""
         service, mode, devices, links = self.service, placement.mode, placement.devices, self.links
-        times, share = mode.stages(size, size * service.per_item[service.shape.position[mode]]), size / len(devices)
+        own, count = service.per_item[service.shape.position[mode]], index(size)
+        times, share = mode.stages(count, count * own), count / len(devices)
         if devices[0].type.kind == "cpu":  # the data are in host memory
             return times
         return times._replace(

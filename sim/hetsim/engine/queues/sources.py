@@ -18,7 +18,7 @@ THINK_BLOCK = 256  # number of think times drawn at once
 
 
 def with_own_columns(run: RunInput) -> RunInput:
-    """Return the run with copies of the columns that clients of the run will change."""
+    """Return the run with own copies of the columns that its simulated clients change."""
     if not run.closed and run.calls is None:
         return run
     columns = {name: getattr(run.tasks, name) for name in ("arrival", "deadline", "expires")}
@@ -29,7 +29,7 @@ def with_own_columns(run: RunInput) -> RunInput:
 class Sources(Timer):
     """Delivers tasks at their arrival times.
 
-    The open streams are one sequence of rows.  Only its next arrival is pending, and not in the heap of the clock,
+    The open streams are one sequence of rows.  The clock knows only the next arrival, and stores it outside its heap,
     since pushing all arrivals to the heap would take four times as long.  Task objects are created from columns, a
     block at a time.
     """
@@ -99,10 +99,10 @@ class Sources(Timer):
         rows: Any = slice(first, stop) if self._delivered is None else self._delivered[first:stop]
         self._base, self._at = first, 0
         numbers = range(first, stop) if self._delivered is None else rows.tolist()
-        shapes = [tasks.shapes[shape] for shape in tasks.shape[rows].tolist()]
-        times = list(map(tuple, tasks.time[rows].tolist()))  # tuples: policies cannot write to them
+        shapes = list(map(tasks.shapes.__getitem__, tasks.shape[rows].tolist()))
+        times = list(zip(*tasks.time[rows].T.tolist(), strict=True))  # tuples: policies cannot write to them
         same = tasks.estimate is tasks.time
-        estimates = times if same else list(map(tuple, tasks.estimate[rows].tolist()))
+        estimates = times if same else list(zip(*tasks.estimate[rows].T.tolist(), strict=True))
         self._block = list(zip(numbers, tasks.arrival[rows].tolist(), shapes, times, estimates, strict=True))
         self.clock.feed, self.clock.feed_time = self, self._block[0][1]
         self.each_block()

@@ -14,7 +14,7 @@ from hetsim.model.plan import Placement
 
 
 class HolderType:
-    """The replicas of a service on one type of device."""
+    """Common properties of a service's replicas on one type of device."""
 
     __slots__ = ("position", "mode", "given", "weights", "width", "watts", "speed")
 
@@ -31,8 +31,7 @@ class HolderType:
 class Holder:
     """A replica, which occupies its devices until it is given up.
 
-    `ReplicaSet` uses its members `outstanding`, `idle`, `start`, `drain`, `give_up`, `enqueue` (of a request) and
-    `run_at`.
+    `ReplicaSet` uses `outstanding`, `idle`, `start`, `drain`, `give_up`, `enqueue` (a request) and `run_at`.
     """
 
     outstanding = 0  # requests sent here that have not ended; `loads` follows it
@@ -85,7 +84,7 @@ class Holder:
         self.draining = True
 
     def give_up(self, outcome: int) -> Sequence[Any]:
-        """Stop a drained, stopped or failed replica; return requests to serve elsewhere."""
+        """End a replica with a launch outcome; return the requests to serve elsewhere."""
         raise NotImplementedError
 
     def run_at(self, rate: float, power: float) -> None:

@@ -3,8 +3,8 @@
 A load sends the model in chunks over a chain of links, all of which are busy at the same time, at the rate that the
 slowest link allows; each device of a replica receives its own part.  The disk and host memory on the path keep a copy
 until a policy evicts it.  If another replica on the same node joins a load, it copies the model from host memory at the
-same time; it is loaded when both the load and its copy are complete.  If the first replica of a load is given up, the
-others begin again; so do all replicas of a load if the replica is given up from whose GPUs they copy.
+same time; it is loaded when both the load and its copy are complete.  If the first replica of a load, or the replica
+from whose GPUs it copies, is given up, the other replicas of the load begin again.
 """
 
 import math
@@ -23,7 +23,7 @@ from hetsim.policy.routing import KeptModel
 
 @dataclass(eq=False)
 class Load:
-    """The load of a model to a node, for a replica and others that joined the load."""
+    """Transfer of a model to a node, for one replica and others that joined it later."""
 
     source: str
     giver: Holder | None  # the replica from whose GPUs the model is copied, if any
@@ -108,7 +108,7 @@ class Loading:
             replica.fleet.loaded(replica)
 
     def stop(self, replica: Holder) -> None:
-        """Cancel the load of a replica that is given up; loads that need it begin again."""
+        """Cancel the load of a replica that is given up; loads that depend on it restart."""
         again: list[Holder] = []
         self.idle.pop(replica, None)
         if replica.timer is not None:

@@ -47,7 +47,7 @@ class ReplicaSet:
         self.replicas: list[Any] = []  # with devices, in order of start; without `prefillers`
         self.prefillers: list[Any] = []
         self._open: dict[Any, Any] = {}
-        """Cached results of `open_to` (key True: of prefill replicas) and `kept` (by role); cleared at each change."""
+        """Cache of `open_to` (key True: prefill replicas) and of `kept` (by role); each change clears the cache."""
         self.missing: list[bool] = []  # failed replicas that are not replaced yet: True for those that only prefill
         self.unmet: dict[str, int] = {}  # by role or type, replicas wanted besides, for which there were no devices
         self.lobby: dict[int, Any] = {}  # requests that no replica can take yet, by row
@@ -68,7 +68,7 @@ class ReplicaSet:
         return replicas
 
     def lost(self, orphans: dict[int, Any], lost: Sequence[Any]) -> None:
-        """Reset requests after the loss of replicas; `orphans`: those without one, by row."""
+        """Reset requests after replicas are lost; `orphans`: requests to route again."""
 
     def close(self, end: float) -> None:
         """Complete the record of all replicas that exist at the end of the run."""
@@ -80,7 +80,7 @@ class ReplicaSet:
         self.send(request, False)
 
     def open_to(self, prefilled: bool) -> OpenReplicas:
-        """Return the replicas that accept new requests, or (`prefilled`) prefilled ones."""
+        """Return the replicas that accept new or, with `prefilled`, prefilled requests."""
         if (apart := self.apart and not prefilled) not in self._open:
             replicas = self.prefillers if apart else self.replicas
             takes = OpenReplicas([replica for replica in replicas if replica.loaded and not replica.draining])
@@ -91,7 +91,7 @@ class ReplicaSet:
         return open_
 
     def kept(self, prefills: bool) -> int:
-        """Count the prefill replicas (`prefills`) or all other replicas that do not drain."""
+        """Count replicas that do not drain: prefill replicas if `prefills`, else others."""
         if (number := self._open.get(role := "prefill" if prefills else "decode")) is None:
             side = self.prefillers if prefills else self.replicas
             number = self._open[role] = sum([not replica.draining for replica in side])
@@ -131,7 +131,7 @@ class ReplicaSet:
     # Starts -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start the initial replicas, with loaded models, where the policy places them."""
+        """Start the initial replicas with loaded models, on devices the policy chooses."""
         service = self.service
         for kind in self.kinds:
             for number in range(kind.given.prefillers):
@@ -326,8 +326,9 @@ class ReplicaSet:
     def bring(self, name: str, prefills: bool, wanted: int, only: HolderType | None) -> bool | None:
         """Start or drain replicas to reach `wanted`; return True if any replica changed.
 
-        Return None if there are `wanted` replicas already.  `name`: role or device type; `prefills`: True for replicas
-        that only prefill; `only`: the device type, None for any.
+        Return None if there are already `wanted` replicas, and False if none could be changed.  `name`: the scaling
+        policy's key for this number (a role or a device type); `prefills`: True for replicas that only prefill; `only`:
+        the device type, None for any.
         """
         missing = self.missing.count(prefills) if only is None or only is self.kinds[0] else 0
         kept, have = self.prefillers if prefills else self.replicas, missing + self.kept(prefills)
@@ -350,7 +351,7 @@ class ReplicaSet:
         return any(changed)
 
     def _drain(self, kept: list[Holder], wanted: int) -> bool:
-        """Drain the replica with the fewest requests; False if none of `kept` can drain."""
+        """Drain the replica of `kept` with the fewest requests; False if none may drain."""
         loaded = [replica for replica in kept if replica.loaded and not replica.draining]
         if len(loaded) < (2 if wanted else 1):
             return False

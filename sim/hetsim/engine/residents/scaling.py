@@ -48,7 +48,7 @@ class Scaler:
         self.timer, self.tick = Later(self.ask), Later(self._ticked)
 
     def await_tick(self) -> None:
-        """Schedule the next query, if the policy is queried at equal intervals."""
+        """Schedule the next query of the scaling policy, if it is queried periodically."""
         if self.bounds.every < math.inf:
             self.ticks += 1
             self.state.ticking += 1
@@ -83,7 +83,7 @@ class Scaler:
             self.clock.again(policy.again, TIMER, self.timer)
 
     def rates(self) -> tuple[float, float, float]:
-        """Return request rate, mean TTFT and mean TPOT in the last `every` or `WINDOW` s."""
+        """Return request rate, mean TTFT, TPOT of the last `every` s (or `WINDOW` if inf)."""
         window = self.bounds.every if self.bounds.every < math.inf else WINDOW
         since = self.clock._now - window
         return self.owner.coming.since(since) / window, self.first.mean(since), self.further.mean(since)

@@ -16,7 +16,7 @@ from hetsim.policy.routing import OpenReplicas, Routing
 
 
 class SeenReplica:
-    """A replica with the signals of an earlier time."""
+    """A replica with its load and cached prefixes as read at an earlier time."""
 
     def __init__(self, replica: Any):
         self.replica = replica
@@ -41,7 +41,7 @@ class Sight:
         self.timer = Later(self._read_all)
 
     def open_to(self, replicas: OpenReplicas) -> OpenReplicas:
-        """Return these replicas with the signals that the router sees (may be outdated)."""
+        """Return these replicas as the router sees them, with possibly outdated signals."""
         for replica in replicas if not self.refresh else ():
             replica.loads, replica.place = self, replica  # where it notes each change
         return OpenReplicas([self.seen.setdefault(replica, SeenReplica(replica)) for replica in replicas])
@@ -62,7 +62,7 @@ class Sight:
             self.coming.append((self.clock._now + self.delay, self.seen[one], signals))
 
     def await_reading(self) -> None:
-        """Schedule the next reading of all replicas, at a multiple of `refresh` seconds."""
+        """Schedule the next reading of all replicas' signals, at a multiple of `refresh`."""
         if self.refresh and self.timer.entry < 0:
             count = math.floor(self.clock._now / self.refresh)
             while count * self.refresh <= self.clock._now:  # rounding: the next must not be now

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hetsim.engine.kernel.clock import Clock
-from hetsim.engine.resources.occupancy import GpuState, NodeState, room_of
+from hetsim.engine.resources.occupancy import DeviceState, GpuState, NodeState, room_of
 from hetsim.engine.resources.placement_index import PlacementIndex
 from hetsim.model.cluster import Cluster
 from hetsim.model.device import Device
@@ -90,15 +90,17 @@ class Capacity(PlacementIndex):
         Return the bitmask of the occupied cores (0 on an accelerator).  If a device is not in its normal state, or the
         launch does not fit, change nothing and return -1; the caller then uses `refusal` and `take`.
         """
-        mode = placement.mode
-        state: Any = self.of[placement.devices[0].index]
-        if not state.normal:
+        mode, first = placement.mode, placement.devices[0]
+        either = self.of[first.index]
+        device: DeviceState = either
+        if not device.normal:
             return -1
-        if not mode.bare or state.placements.get(mode) is not placement:
-            if state.device is not placement.devices[0] or state.device.type is not mode.type:
+        if not mode.bare or device.placements.get(mode) is not placement:
+            if device.device is not first or first.type is not mode.type:
                 return -1
-            return self._quick_shares(placement) if mode.gpus else self._quick_cores(placement, state)
-        node: NodeState = state.node
+            return self._quick_shares(placement) if mode.gpus else self._quick_cores(placement, either)
+        state: GpuState = either
+        node = state.node
         free = state.free - WHOLE
         if free < 0 or not node.up:
             return -1
@@ -115,7 +117,7 @@ class Capacity(PlacementIndex):
         return 0
 
     def _quick_shares(self, placement: Placement) -> int:
-        """Occupy accelerators of one node, or a part of one, as `quick_take` does."""
+        """Occupy accelerators of one node and return 0; if impossible, only return -1."""
         mode, devices = placement.mode, placement.devices
         node = self.nodes[devices[0].node]
         if mode.millicores > node.cpu_free or mode.memory > node.mem_free or mode.node_count > 1 or not node.up:
@@ -125,10 +127,10 @@ class Capacity(PlacementIndex):
             return -1
         share, memory, bits = mode.share, mode.gpu_memory, 0
         for device in devices:
-            state: Any = self.of[device.index]
+            state = self.of[device.index]
             if (
-                state.device is not device or state.node is not node or not state.normal or share > state.free
-                or memory > state.room or device.type is not mode.type
+                not isinstance(state, GpuState) or state.device is not device or device.type is not mode.type
+                or state.node is not node or not state.normal or share > state.free or memory > state.room
             ):  # fmt: skip
                 return -1
             bits |= state.bit
@@ -186,7 +188,7 @@ class Capacity(PlacementIndex):
     def peak_memory(self) -> int:
         """Return the maximum bytes that were in use at one time on any accelerator."""
         gpus = [state for state in self.of if isinstance(state, GpuState)]
-        return max((room_of(gpu.device.type) - gpu.least_room for gpu in gpus), default=0)
+        return max((room_of(gpu.device.type) - gpu.min_room for gpu in gpus), default=0)
 
     def take(self, placement: Placement, launch: Any) -> int:
         """Occupy a validated placement; return the bitmask of cores, 0 for accelerators.

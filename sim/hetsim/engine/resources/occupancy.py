@@ -66,14 +66,14 @@ class DeviceState:
         self.placements: dict[Mode, Placement] = {}
 
     def copy_to(self, new: "DeviceState") -> None:
-        """Fill these fields of the empty copy of a fork; both cache placements together."""
+        """Copy this state to an empty one of a fork; both share the cache `placements`."""
         new.device, new.up, new.asleep = self.device, self.up, self.asleep
         new.sleeping, new.closed, new.normal = self.sleeping, self.closed, self.normal
         new.frequency, new.slowdown, new.ready_at = self.frequency, self.slowdown, self.ready_at
         new.failed_at, new.saving, new.placements = self.failed_at, self.saving[:], self.placements
 
     def placement(self, mode: Mode) -> Placement:
-        """Return the placement of a mode on this device alone (cached)."""
+        """Return the placement of a mode on this device alone, free or not (cached)."""
         if (placement := self.placements.get(mode)) is None:
             placement = self.placements[mode] = Placement(mode, (self.device,))
         return placement
@@ -87,7 +87,7 @@ class GpuState(DeviceState):
     items can be evicted for it.
     """
 
-    __slots__ = ("node", "bit", "free", "room", "slices", "lane", "kind", "least_room")
+    __slots__ = ("node", "bit", "free", "room", "slices", "lane", "kind", "min_room")
 
     def __init__(self, device: Device, node: "NodeState", kind: int):
         super().__init__(device)
@@ -96,19 +96,19 @@ class GpuState(DeviceState):
         self.bit = 1 << device.local
         self.free = device.type.streams * WHOLE
         self.room = room_of(device.type)
-        self.least_room = self.room  # minimum so far of `room` minus the unpinned items
+        self.min_room = self.room  # minimum so far of `room` minus the unpinned items
         self.slices = GpuSlices(device.type) if device.type.sharing.kind == "mig" else None
         self.lane: Any = None  # launches in flight there (`hetsim.engine.flight.launch.Lane`)
 
     @staticmethod
     def fill_copies(gpus: "list[GpuState]", copies: "list[GpuState]", all_of: Callable[[list[Any]], list[Any]]) -> None:
-        """Fill empty copies: the accelerators of a fork."""
+        """Copy the fields of `gpus` to the empty `copies`; `all_of` copies a list."""
         nodes, lanes = all_of([gpu.node for gpu in gpus]), all_of([gpu.lane for gpu in gpus])
         taken = all_of([gpu.slices for gpu in gpus])
         for old, new, node, lane, slices in zip(gpus, copies, nodes, lanes, taken, strict=True):
             old.copy_to(new)
             new.kind, new.bit, new.free = old.kind, old.bit, old.free
-            new.room, new.least_room = old.room, old.least_room
+            new.room, new.min_room = old.room, old.min_room
             new.node, new.lane, new.slices = node, lane, slices
 
     def note_memory(self, unpinned: int = 0) -> None:
@@ -116,8 +116,8 @@ class GpuState(DeviceState):
 
         unpinned: bytes of data items that no launch needs; they count as used here.
         """
-        if self.room - unpinned < self.least_room:
-            self.least_room = self.room - unpinned
+        if self.room - unpinned < self.min_room:
+            self.min_room = self.room - unpinned
 
     def takes(self, mode: Mode) -> bool:
         """Return True if share and memory are enough for one more launch in this mode."""
@@ -158,7 +158,7 @@ class NodeState(DeviceState):
 
     @staticmethod
     def fill_copies(nodes: "list[NodeState]", copies: "list[NodeState]", all_of: Callable[..., list[Any]]) -> None:
-        """Fill empty copies: the nodes of a fork."""
+        """Fill a fork's empty node states `copies` from `nodes`; `all_of` copies a list."""
         for old, new in zip(nodes, copies, strict=True):
             old.copy_to(new)
             new.node, new.index, new.bit = old.node, old.index, old.bit
@@ -247,7 +247,7 @@ class Sketch(NodeState):
 
 
 def _copy(gpu: GpuState) -> GpuState:
-    """Copy those fields of an accelerator that `GpuState.takes` reads."""
+    """Copy an accelerator for what-if checks: only fields that `GpuState.takes` reads."""
     kind: Any = GpuState
     copy: GpuState = kind.__new__(kind)
     copy.device, copy.bit = gpu.device, gpu.bit

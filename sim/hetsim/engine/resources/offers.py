@@ -28,7 +28,7 @@ class Offers:
 
     @staticmethod
     def serves(mode: Mode) -> bool:
-        """Return True if a mode uses one whole accelerator without MIG, as needed here."""
+        """Return True if `offer_of` supports a mode: one whole accelerator without MIG."""
         return mode.gpus == 1 and mode.whole_devices and mode.type.sharing.kind != "mig"
 
     def offer_of(self, mode: Mode) -> tuple[Placement, Offer] | None:
@@ -71,7 +71,7 @@ class Offers:
         self._moved.clear()
 
     def by_looking(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """Return what `offer_of` returns (the device for a mode), by a linear search."""
+        """Return the result of `offer_of`, the emptiest accelerator, by a linear search."""
         best, max_free = None, 0
         for number in self.capacity.nodes_in(self.capacity.mask(mode)):
             gpu = self.capacity.best_gpu(mode, self.capacity.nodes[number])

@@ -52,11 +52,11 @@ class Budget:
         return self.max_gpus is None or self.gpus + mode.gpus * mode.share <= self.max_gpus
 
     def new_nodes(self) -> int:
-        """Return how many nodes more the partition's jobs may use."""
+        """Return how many further nodes the partition's jobs may use."""
         return 1 << 30 if self.max_nodes is None else max(0, self.max_nodes - len(self.on))
 
     def narrowed(self, mode: Mode, mask: int) -> int:
-        """Return the nodes of the bitmask on which the partition limits allow the mode."""
+        """Return the part of a node bitmask on which partition limits allow the mode."""
         if not self.enough(mode):
             return 0
         return mask if self.new_nodes() else mask & self.mask  # no further node allowed: only the nodes in use

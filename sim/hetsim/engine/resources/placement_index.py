@@ -26,7 +26,7 @@ KEPT_GANGS = 256  # maximum number of cached gang placements of a node (nodes of
 class ModeIndex:
     """Index of the nodes on which a mode fits (bitmask).
 
-    `mask` includes the changes of the log up to position `seen`.
+    `mask` includes the changes of nodes in `PlacementIndex.log` up to position `seen`.
     """
 
     kind: int
@@ -96,7 +96,7 @@ class PlacementIndex:
         return False
 
     def budget(self, mode: Mode) -> Budget:
-        """Return the present usage of a mode's partition, which must have limits."""
+        """Return limits and usage of a mode's partition, which must have limits."""
         partition = mode.partition
         assert partition is not None
         if (budget := self.budgets.get(partition)) is None:
@@ -140,7 +140,7 @@ class PlacementIndex:
             self.tidy()
 
     def tidy(self) -> None:
-        """Clear the log if it is long; outdated masks are then computed from scratch."""
+        """Clear the log of changed nodes if it is long; outdated masks are rebuilt later."""
         if (length := len(self.log)) <= self._log_limit:
             return
         self.log.clear()  # in place: readers hold the list, and see the generation
@@ -185,7 +185,7 @@ class PlacementIndex:
         return mask if mode.nodes is None else mask & mode.nodes
 
     def free_for(self, mode: Mode) -> int:
-        """Return the capacity free for a gang on all nodes together (unit: `amount_of`)."""
+        """Return all nodes' free amount for a gang: in nodes, GPUs or 1/1000 cores."""
         numbers = self.having_room(mode)
         if mode.node_count > 1:
             return numbers.bit_count()
@@ -195,7 +195,7 @@ class PlacementIndex:
     def on_node(self, mode: Mode, node: NodeState) -> Placement | None:
         """Return a mode's placement on the first devices of a node on which it fits.
 
-        If it does not fit, the result is None or a placement that `refusal` rejects.
+        Not everything is checked here: if the mode does not fit, the result is None, or `refusal` rejects it.
         """
         if mode.gpus == 0:
             return node.placement(mode)
@@ -259,7 +259,7 @@ class PlacementIndex:
         self, mode: Mode, nodes: Iterable[NodeState], budget: Budget | None = None,
         amounts: Mapping[int, int] | None = None,
     ) -> Placement | None:  # fmt: skip
-        """Place a gang on nodes in this order, at most `amounts` on each; None: no room."""
+        """Place a gang on nodes in this order; None: no room. amounts: maximum per node."""
         new = 1 << 30
         if mode.limited:
             budget = budget or self.budget(mode)

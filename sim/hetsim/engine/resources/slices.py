@@ -16,9 +16,9 @@ def best_cut(
 ) -> tuple[Layout, Slice] | None:
     """Return layout and slice for a launch next to the busy slices; None if none fits.
 
-    Of the layouts with a fitting slice, choose the layout whose smallest fitting slice is smallest; at ties the layout
-    that leaves most of the GPU free, then the present layout, then the layout with the largest remaining slices, then
-    the layout whose remaining slices have most memory.  `fixed`: only the present layout is possible.
+    Choose the layout whose smallest fitting slice is smallest; at ties the one that leaves most of the GPU free, then
+    the present one, then the one with the largest remaining slices, then the one whose remaining slices have most
+    memory.  `fixed`: only the present layout is possible.
     """
     admitted, ranked = kind.slices_for(share, memory, profile), []
     others = () if fixed or (busy and kind.sharing.recut != "idle") else kind.sharing.cuts
@@ -55,7 +55,7 @@ class GpuSlices:
         return other
 
     def cut_for(self, mode: Mode) -> tuple[Layout, Slice] | None:
-        """Return the layout and slice of a launch in this mode now; None if none fits."""
+        """Return the MIG layout and slice that a launch would get now; None if none fits."""
         key = self.layout, self.taken, self.fixed, mode
         if key not in self.known:
             self.known[key] = best_cut(self.kind, *key[:3], mode.share, mode.gpu_memory, mode.slice)
@@ -79,7 +79,7 @@ class GpuSlices:
     def take(self, mode: Mode, launch: Any, now: float) -> float:
         """Assign a slice to a launch; return the time from which the slice is usable.
 
-        On a what-if copy the slice may be busy with another launch; then nothing changes.
+        If no slice that fits is free, which is possible on a what-if copy of a GPU, assign none and return `now`.
         """
         cut = self.real.cut_for(mode)
         # Trial launches on the copy may not fit that layout.
@@ -111,7 +111,7 @@ class GpuSlices:
         return None
 
     def agree(self, modes: dict[Any, Mode]) -> bool:
-        """Return True if layout and busy slices match the launches on the GPU."""
+        """Return True if layout and busy slices match the GPU's launches, keys of `modes`."""
         there = tuple(sorted(one for one, _ in (*self.idle, *self.busy.values())))
         return there == self.layout and there in self.kind.sharing.cuts and self.busy.keys() == modes.keys() and all(
             self.busy[launch][0] in self.kind.slices_for(mode.share, mode.gpu_memory, mode.slice)

@@ -24,7 +24,7 @@ Key = tuple[str, str, str]  # kind and name of the device type, and the class; d
 class Watched(dict[int, Any]):
     """A dictionary of tasks or launches that reports each insertion and removal.
 
-    It replaces the engine's own dictionary at the first query of the backlog, so that other runs have no cost.
+    It replaces the engine's own dictionary when the backlog is first queried; runs without a query are not slower.
     """
 
     def __init__(self, items: dict[int, Any], joins: Callable[[Any], None], leaves: Callable[[Any], None]):
@@ -51,7 +51,7 @@ class Watched(dict[int, Any]):
 class Running:
     """Remaining seconds of the compute-only launches of one device type and class.
 
-    The sum of their expected ends is stored, so that no update is needed as time passes.
+    `total` is the sum of the launches' expected end times; it needs no update as time passes.
     """
 
     __slots__ = ("ends", "total", "heap")
@@ -121,7 +121,7 @@ class Backlog:
             launches.pop(launch.number, None)
 
     def materialized(self, launch: Any) -> None:
-        """Count a launch again, whose time left is now that of its timetable."""
+        """Move a launch that has got a timetable to those that are queried one by one."""
         self.ends(launch)
         self.runs(launch)
 
@@ -131,7 +131,7 @@ class Backlog:
     # Questions ------------------------------------------------------------------------------------------------
 
     def seconds(self, kind: str | None, class_: str | None, queues: Sequence[Any], residents: Iterable[Any]) -> float:
-        """Return the seconds of waiting tasks, of launches and of `residents`."""
+        """Return the work (s) of waiting tasks, launches and `residents`; None: no filter."""
         now, remaining = self.state.clock._now, self.forecast.remaining_of
         _, total = self._requests(kind, class_, queues)
         for key in matching(self.waiting, kind, class_):

@@ -37,7 +37,7 @@ class StageEstimate(NamedTuple):
 
 
 class EngineTimes(NamedTuple):
-    """Times at which an accelerator's engines are free, and its last launch ends."""
+    """When each engine of an accelerator becomes free, and when its last launch ends."""
 
     upload: float
     compute: float
@@ -46,7 +46,7 @@ class EngineTimes(NamedTuple):
 
 
 class Forecast:
-    """Forecasts: the engine's own functions, applied to estimated times."""
+    """Durations and ends of launches, forecast by the engine from estimated times."""
 
     def __init__(self, state: RunState, transfers: Transfers, generated: Generated):
         self.state = state
@@ -122,7 +122,7 @@ class Forecast:
         return seconds_left / full_time if full_time > 0 else 0.0
 
     def _kept(self, task: Task) -> History | None:
-        """Return the saved work of a task, or None; a running task counts as stopped now."""
+        """Return a task's saved work (None: none) as if a running task stopped now."""
         launch = task._launch
         if task.state != RUNNING or launch is None or launch.fusion is not None:
             return task._history
@@ -173,7 +173,7 @@ class Forecast:
         return max(0.0, expected - done)
 
     def finish_of(self, launch: Launch) -> float:
-        """Return a launch's estimated end at present rates, served after earlier launches."""
+        """Estimate a launch's end at present rates, if earlier launches are served first."""
         if launch.resident:
             return math.inf
         if launch.table is None:
@@ -182,7 +182,7 @@ class Forecast:
         return self._pipeline(launch).end
 
     def _pipeline(self, launch: Launch) -> EngineTimes:
-        """Return when the engines are free after this launch and all launches before it."""
+        """Return when the device's engines are free after this and all earlier launches."""
         table: Timetable = launch.table
         before = table.lanes[0].flights if table.lanes else [launch]
         times = EngineTimes(self.now, self.now, self.now, self.now)
@@ -193,7 +193,7 @@ class Forecast:
         return times
 
     def _follow(self, launch: Launch, free: EngineTimes) -> EngineTimes:
-        """Return when the engines are free after they have also served this launch."""
+        """Return when the upload, compute and download engines are free after this launch."""
         table: Timetable = launch.table
         now = self.now
         up, down = self.transfers.estimate(launch)
@@ -230,9 +230,9 @@ class Forecast:
     def free_at(self, device: Device, engine: Engine = "stream", lent: bool = False) -> float:
         """Return the time at which a device's engine will have finished all its launches.
 
-        `engine`: a copy or compute engine; "stream": return the time at which one more whole launch may start on the
-        device (CPU: at which a core is free).  `lent`: True if the query is from the replica that occupies the device;
-        any other query about an occupied device returns inf.
+        `engine`: a copy or compute engine, or "stream": the result is then the time at which one more launch on the
+        whole device may start (on a CPU: at which a core is free).  `lent`: True if the query is from the replica that
+        occupies the device; any other query about an occupied device returns inf.
         """
         now = self.now
         state = self._capacity.of[device.index]

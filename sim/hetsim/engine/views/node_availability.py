@@ -17,10 +17,10 @@ SLACK = 64  # maximum number of ended launches in the list of a place beyond the
 class Profile:
     """Expected ends of launches by place, and the first place with room for a mode.
 
-    A place is a node; if any task may use accelerators of several nodes, the only place is the whole cluster, for gangs
-    that need no more than a number of whole accelerators.  This is for runs in which every launch computes at nominal
-    rate from its start (`Changes.steady`), so that its expected end does not change.  Cost: linear in the starts and
-    ends since the last query, and for each mode in the places that changed since its last query.
+    A place is a node.  If any task may use accelerators of several nodes, the only place is the whole cluster, and only
+    modes that need nothing but whole accelerators are supported.  This is for runs in which every launch computes at
+    nominal rate from its start (`Changes.steady`), so that its expected end does not change.  Cost: linear in the
+    starts and ends since the last query, and for each mode in the places that changed since its last query.
     """
 
     def __init__(self, state: RunState, forecast: Forecast):
@@ -39,7 +39,7 @@ class Profile:
         self._countable = True
 
     def covers(self, modes: Iterable[Mode]) -> bool:
-        """Read new launches; return True if the times of these modes follow from them."""
+        """Read new launches; return True if `earliest` can be used for these modes."""
         for mode in modes:
             if not self.pooled:
                 possible = self.capacity.countable(mode)

@@ -27,8 +27,8 @@ class RoomIndex:
     """Nodes by the free share of their accelerators of one type, then by free cores.
 
     Nodes with equal amounts share one bitmask.  A query updates the index with the nodes that changed since the last
-    query.  Cost: O(log n) per change of n nodes; a query visits nodes in vain only if the mode does not fit for another
-    reason (memory, a partition).
+    query.  Cost: O(log n) per change of n nodes; a query also examines amounts that only nodes have on which the mode
+    does not fit because of memory or a partition.
     """
 
     def __init__(self, capacity: Capacity, kind: int, whole: bool):
@@ -162,11 +162,11 @@ class NodeColumns:
                 column[number] = sums[kind] / WHOLE
 
     def fitting(self, mode: Mode) -> list[int]:
-        """Return the nodes on which a mode fits, ascending; columns are not updated."""
+        """Return the nodes on which a mode fits, ascending; columns are not refreshed."""
         return list(self._capacity.nodes_in(self._capacity.mask(mode)))
 
     def candidates(self, mode: Mode) -> np.ndarray:
-        """Return the nodes on which a mode fits, ascending, and update the columns."""
+        """Refresh the columns; return the nodes on which a mode fits, in ascending order."""
         mask = self._capacity.mask(mode)
         self.refresh()
         bits = np.frombuffer(mask.to_bytes((len(self._capacity.nodes) + 7) // 8, "little"), dtype=np.uint8)
@@ -192,7 +192,7 @@ class Placing:
 
     @property
     def offers(self) -> Offers:
-        """Index of the accelerators with most free capacity, for services."""
+        """Index structure that finds accelerators with most free capacity, for services."""
         if self._offers is None:
             self._offers = Offers(self._capacity)
         return self._offers
@@ -335,7 +335,7 @@ class Placing:
         return bool(self._capacity.mask(mode)) or (mode.span_any and self._capacity.first(mode) is not None)
 
     def over_limit(self, task: Task) -> bool:
-        """Return True if only a limit of its partition prevents the task's start."""
+        """Return True if only limits of the task's partition prevent its start."""
         modes = task.shape.modes
         for mode in modes:
             if mode.limited:

@@ -51,10 +51,10 @@ class Shadows:
 class EarliestFit:
     """Time and place of a task's start if running tasks end as estimated.
 
-    If all launches are compute-only, the start is the earliest fit on any node (`Profile`), updated only for nodes that
-    changed, or for gangs on whole accelerators of any nodes.  Otherwise, or with partition limits, running launches are
-    released in order of expected finish on what-if copies of their nodes, until a mode of the task fits; cost: one sort
-    of the running launches.
+    If all launches are compute-only, the start is the earliest fit (`Profile`): on any one node, updated only for nodes
+    that changed, or, for gangs of whole accelerators, on all nodes together.  Otherwise, or with partition limits,
+    running launches are released in order of expected finish on what-if copies of their nodes, until a mode of the task
+    fits; cost: one sort of the running launches.
     """
 
     def __init__(self, shadows: Shadows, task: Task, mode: Mode | None = None):
@@ -92,8 +92,8 @@ class EarliestFit:
     def holds(self, task: Task) -> bool:
         """Return True if the computed start is certainly still valid.
 
-        This is known only if its time is still to come, its node has not changed, and every launch ends as expected: a
-        task that started on another node cannot have made the task fit earlier on any node.
+        This is known only if the start is in the future, its node has not changed, and every launch ends as expected.
+        Tasks that start on other nodes only occupy more resources, so the task cannot fit earlier than before.
         """
         log, position = self._capacity.log, self._position
         if self._stamp != self._mark(task) or self.time <= self.forecast.now or self._node in log[position:]:
@@ -105,7 +105,7 @@ class EarliestFit:
         return self.state.steady, self.shadows.stops.count, self._capacity.log_generation, task.allowed
 
     def _look_up(self, modes: list[Mode], task: Task) -> bool:
-        """Find the time in the profile; False: a mode fits now, or one is not covered."""
+        """Set the earliest time by the profile; False: a mode fits now or is not covered."""
         shadows, place = self.shadows, -1
         if not self.state.steady or any(mode.limited for mode in modes):
             return False
@@ -135,7 +135,7 @@ class EarliestFit:
     def _walk(self, modes: list[Mode]) -> dict[Mode, int]:
         """Release launches on copies of nodes, by expected finish, until a mode fits.
 
-        Return the amounts that are free for gangs then.
+        Return the amount that is free at that time for each mode that may span nodes.
         """
         limited = self._budgets
         free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any and not limited}
@@ -162,7 +162,7 @@ class EarliestFit:
         return free
 
     def _fitting(self, modes: list[Mode], nodes: Iterable[int], free: dict[Mode, int]) -> Placement | None:
-        """Return a placement on one of the nodes, or across; with limits, on any node."""
+        """Return a placement on a node of `nodes` (with limits: any node) or across nodes."""
         capacity, sketches = self._capacity, self._sketches
         for mode in modes:
             if self._budgets:
@@ -190,7 +190,7 @@ class EarliestFit:
 
     @property
     def placement(self) -> Placement | None:
-        """The placement at which the task would start; None if it can never start."""
+        """The placement at which the waiting task would start; None if it can never start."""
         if self._placement is None and self._mode is not None:
             if self._node >= 0:
                 self._placement = self._sketch(self._node).place(self._mode)
@@ -217,14 +217,14 @@ class EarliestFit:
     def _moved(self, before: Placement | None, mode: Mode) -> Placement | None:
         """Return another placement of the head, on its node or across nodes.
 
-        Limits are held against the present usage, so a head may be said to be delayed though it is not.
+        Partition limits are checked with the present usage, so None does not prove that the head would be delayed.
         """
         there = {device.node for device in before.devices} if before is not None else ()
         again = self._sketch(next(iter(there))).place(mode) if len(there) == 1 else None
         return again or self._across(mode)
 
     def survives(self, task: Task, placement: Placement) -> bool:
-        """Return True if starting `task` at `placement` cannot delay the waiting task."""
+        """Return True if `task`, started at `placement`, cannot delay the waiting task."""
         forecast = self.forecast
         # An end at the same time is early enough: ends come before the round.
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:
@@ -242,7 +242,7 @@ class EarliestFit:
         return True
 
     def _spares(self, placement: Placement) -> bool:
-        """Return True if the head can start as reserved next to this longer launch."""
+        """Return True if the reserved start stays possible when a longer task starts here."""
         mode = self._mode
         assert mode is not None
         if self._node >= 0:

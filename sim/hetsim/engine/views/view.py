@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
-from typing import Any, Literal, cast
+from operator import index
+from typing import Any, Literal, SupportsIndex, cast
 
 import numpy as np
 
@@ -274,13 +275,13 @@ class EngineView:
             launches.sort(key=self._forecast.finish_of)
         return [task for launch in launches for task in launch.tasks]
 
-    def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
+    def waiting(self, count: SupportsIndex | None = None, own: bool = False) -> list[Task]:
         queues = self._queues(own)
         waiting = self._state.waiting.values()
         if count is None:
             self._questions.count()
         elif not queues:
-            return list(islice(waiting, count))
+            return list(islice(waiting, index(count)))
         tasks = list(waiting)
         requests: list[Task] = []  # to language models
         for queue in queues:
@@ -301,7 +302,7 @@ class EngineView:
         return self._work_ahead().count(kind, class_, self._state.queues if own else queues)
 
     def _queues(self, own: bool) -> list[Any]:
-        """Return the queues of requests; `own`: without those of replicas."""
+        """Return the queues of requests; `own`: only those of services without replicas."""
         queues = self._state.queues
         if own:
             return [queue for queue in queues if queue.fleet is None]
@@ -312,7 +313,7 @@ class EngineView:
         # Not `or`: an empty queue is one, too.
         return queue if queue is not None else cast(RequestQueue | None, self._generated.queues.get(task.shape))
 
-    def free(self, kind: str, node: int | None = None) -> float:
+    def free(self, kind: str, node: SupportsIndex | None = None) -> float:
         self._known(kind)
         if node is None:
             return sum(self.free(kind, one.index) for one in self._capacity.nodes)
@@ -360,7 +361,7 @@ class EngineView:
             return generated.attained(of) if of.shape in generated.fleets else self._received.task(of)
         return self._received.user(of) + generated.attained_by(of)
 
-    def holders(self, item: int) -> list[Device | int]:
+    def holders(self, item: SupportsIndex) -> list[Device | int]:
         devices = self.cluster.devices
         return [devices[place] if place >= 0 else -1 - place for place in self._places.where[item]]
 
@@ -369,7 +370,7 @@ class EngineView:
         usable = isinstance(state, GpuState) and state.up and not state.asleep and state.node.up
         return state.room if usable else 0.0
 
-    def in_use(self, item: int, device: Device) -> bool:
+    def in_use(self, item: SupportsIndex, device: Device) -> bool:
         return item in self._places.on(device).pins
 
     # What if? -------------------------------------------------------------------------------------------------

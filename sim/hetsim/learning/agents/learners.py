@@ -35,8 +35,9 @@ class Dqn:
     ten thousand steps are needed.  Cost: an update of `batch` transitions every `every` steps, about 1 ms each.
 
     memory: number of transitions stored; batch: number drawn for an update, one every `every` steps.
-    horizon: number of typical task times after which a reward is discounted to 1/e.  Exploration falls to `min_explore`
-        over the first `explore` of all steps.  `target`: number of updates between two copies to the target network.
+    horizon: time after which a reward is discounted to 1/e, in multiples of the environment's `scale` (the typical time
+        of a task).  Exploration falls to `min_explore` over the first `explore` of all steps.  `target`: number of
+        updates between two copies to the target network.
     """
 
     hidden: Layers = (32, 32)
@@ -98,7 +99,7 @@ class Dqn:
 
 
 class Memory:
-    """Ring buffer of the last transitions; the next decision is at the next position."""
+    """Ring buffer of the last transitions, at consecutive positions in order of time."""
 
     def __init__(self, size: int, observation: int, actions: int):
         self.size = size + 1
@@ -118,7 +119,7 @@ class Memory:
         return place
 
     def end(self, place: int, reward: float, left: float) -> None:
-        """Record a decision's reward; `left`: discount factor of later ones (end: 0)."""
+        """Record the reward at `place`; left: discount of later rewards (0: episode over)."""
         self.rewards[place], self.left[place] = reward, left
 
     def draw(self, count: int, random: np.random.Generator) -> np.ndarray:
@@ -143,8 +144,8 @@ class Reinforce:
     rates.  Cost: about 20 µs per step, in addition to the simulation.
 
     runs: episodes of the same load per update.  horizon: typical task times after which a reward is discounted to 1/e.
-    shortest, growth: an episode is cut after `shortest` typical task times at first, and after 1 + `growth` times as
-        many in the end, because a long run under an untrained policy teaches nothing.
+    shortest, growth: an episode is cut after `shortest` typical task times at first, rising to `shortest` × (1 +
+        `growth`) at the end of training, because a long run under an untrained policy teaches nothing.
     entropy: weight of a bonus for undecided choices, which falls to 0.
     """
 
@@ -157,7 +158,7 @@ class Reinforce:
     entropy: NotNegative = 0.02
 
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
-        """Train for a number of steps, and until the last episode ends."""
+        """Train for `steps` decisions, in episodes that become longer; return the network."""
         network = ScoreNetwork.fresh(practice.layout.inputs, self.hidden, random)
         adam, episodes = Adam(network.arrays, self.rate), practice.episodes
         self._spreads: list[float] = []
@@ -227,7 +228,7 @@ _FIRST = np.zeros(1, np.int64)
 def balanced(
     scores: np.ndarray, starts: np.ndarray, may_wait: np.ndarray
 ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-    """Raise the scores of waiting, which competes with all placements together.
+    """Raise the score of waiting to compensate for the number of possible placements.
 
     In a softmax of the raised scores, waiting has the same odds against all placements together as it has by the given
     scores against the best placement alone.  Otherwise the probability of placing, spread over many placements, could
@@ -284,9 +285,9 @@ MISSING = "the agent ppo needs stable-baselines3 and sb3-contrib: pip install 'h
 
 @dataclass
 class Ppo:
-    """MaskablePPO with its own parameters; `discount` is per step.
+    """Proximal policy optimization (MaskablePPO); `discount` is per step.
 
-    horizon: if above 0, the discount is by time: typical task times after which a reward is discounted to 1/e.
+    horizon: if above 0, the discount is by time instead: to 1/e after this number of typical task times (`scale`).
     """
 
     hidden: Layers = (32, 32)

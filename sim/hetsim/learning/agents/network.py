@@ -50,7 +50,7 @@ class ScoreNetwork:
         return values, (values[-1] @ self.arrays[-2] + self.arrays[-1])[:, 0]
 
     def backward(self, slopes: np.ndarray) -> Arrays:
-        """Gradients of the arrays; `slopes`: derivative of the loss by each score."""
+        """Return the loss's gradients by array; `slopes`: its derivative by each score."""
         gradients: Arrays = []
         back: np.ndarray = slopes.astype(np.float32)[:, None]
         for layer in reversed(range(len(self._kept))):

@@ -32,9 +32,9 @@ Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(max_l
 class Practice:
     """Training episodes of an agent, and the validation of its networks.
 
-    An agent of hetsim uses `layout`, `seed` (of the loads), `scale` (seconds of a typical task, the unit of the
-    discount), `episodes` (with the present observation and `step`), `reset` (a new episode) and `passed` (progress,
-    validation); other libraries use `environment`.
+    An agent of hetsim uses these members: `layout`; `seed` of the loads; `scale`, seconds of a typical task, in which
+    the discount is measured; `episodes`, with the present observation and `step`; `reset`, which begins an episode;
+    `passed`, which reports progress and validates.  Other libraries use `environment`.
     """
 
     # the policy and the rollout buffer for stable-baselines3; a function, since they need PyTorch

@@ -35,7 +35,7 @@ Choice = Callable[[Any, np.ndarray], Any]
 
 
 def check_actions(actions: Iterable[str]) -> tuple[str, ...]:
-    """Return enabled actions in order of `SWITCHES`; raise UnknownName or UsageError."""
+    """Return the enabled actions in a fixed order; raise UnknownName or UsageError."""
     if isinstance(actions, str) or not isinstance(actions, Iterable):
         raise UsageError(f'actions must be a list of names, such as ["node", "preempt"]; got {actions!r}')
     named = list(actions)
@@ -99,7 +99,8 @@ class Actions:
 class Acting(Window):
     """The window of waiting tasks that an agent sees, with all its actions.
 
-    A `Window` alone has only starts.  Without enabled actions and with the observation "vector" it is a plain `Window`.
+    The base class `Window` has only actions that start tasks; this class adds the optional actions in `switches`.
+    Without them and with the observation "vector" it behaves as a plain `Window`.
     `choice`, if given, chooses the actions: this makes a trained model a scheduler of a run.
     """
 
@@ -251,7 +252,7 @@ class Acting(Window):
         return [mode for mode in modes if mode.type.name == wanted]
 
     def preemptible(self) -> list[Task]:
-        """Return the running tasks that are shown, by start time."""
+        """Return the running tasks to which preempt actions refer, by start time."""
         return self.view.running(by="start", own=True)[: self.window]
 
     def _idle(self, number: int) -> list[Any]:
@@ -300,7 +301,7 @@ class Acting(Window):
 
 
 class WatchedWindow(Acting):
-    """The window of an episode, which notifies the rewards of all events."""
+    """An agent's window in an episode; it notifies the rewards of all events."""
 
     rewards: list[Reward]  # that of the agent, and if it gives rewards ahead the plain one
 

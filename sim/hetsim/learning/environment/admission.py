@@ -24,8 +24,8 @@ from hetsim.policy.relay import Relay
 class Gate(Relay):
     """Wraps a scheduler, which is only notified of accepted tasks.
 
-    asks: True if the agent decides about each task; otherwise all are accepted.  ahead: True if the reward is notified
-    of a task's acceptance and, at its start, of its expected end.
+    asks: True if the agent decides about each task; otherwise all are accepted.  ahead: True if the reward is also
+    notified when a task is accepted, and when it starts (with its expected end).
     """
 
     def __init__(self, inner: Scheduler, door: AdmissionWindow, asks: bool = True, ahead: bool = False):
@@ -74,7 +74,7 @@ class Gate(Relay):
         self.inner.gone(task)
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        """Yield the scheduler's decisions; each of its waits ends at any change."""
+        """Yield the inner scheduler's decisions; its waits also end when anything changes."""
         for decision in self.inner.schedule(view):
             if isinstance(decision, Wait):
                 decision = Wait(decision.until)
@@ -138,7 +138,7 @@ class Admissions(Episodes):
 
 
 class Played(Admissions):
-    """Runs in which the scenario's own policy decides, scored with the same reward."""
+    """Runs in which the scenario's own policy decides, scored with the agent's reward."""
 
     def _take_over(self, run: RunInput) -> Any:
         return self._put_before(run, False)

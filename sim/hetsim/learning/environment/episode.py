@@ -1,8 +1,8 @@
 """Episodes: one run, step by step, that stops at each decision.
 
-Nothing here needs Gymnasium: the NumPy agents train on `Episodes` directly, and the environments wrap it.
-Like `Simulation.run`, an episode calls only `advance` and `apply` of the engine, so that a policy in an episode and the
-same policy in a run give the same tables.
+Nothing here needs Gymnasium: the NumPy agents train on `Episodes` directly, and the Gymnasium environments wrap this
+class.  Like `Simulation.run`, an episode calls only `advance` and `apply` of the engine, so that a policy has the same
+results in an episode as in a run.
 """
 
 import math
@@ -46,17 +46,17 @@ class Episodes:
 
     `reset(seed, replication)` begins the run that `hetsim.run(scenario, seed=seed)` makes, but with the decisions of
     the scenario's policy left open; `step(action)` makes one decision.  `mask` marks the possible actions.  With
-    `loads=TRAINING` the run has a load that no `hetsim.run` has.  An action that the mask forbids counts as waiting; if
-    waiting is forbidden too, the first allowed action is taken.
+    `loads=TRAINING` the load is drawn from random numbers that no `hetsim.run` uses.  An action that the mask forbids
+    counts as waiting; if waiting is forbidden too, the first allowed action is taken.
     ahead: for agents that learn.  The estimated excess of a task's time over its minimum is charged when the task
-        starts; the minimum is not charged.  A deadline that should be met is rewarded at the start, too.  So the cost
-        of an action is charged immediately, and a discount does not make late starts look cheaper; the ranking of
-        policies is that of the plain reward.
+        starts; the minimum is not charged.  A deadline that the estimate meets is rewarded when the task starts, too;
+        the task's end corrects this.  So the cost of an action is charged immediately, and a discount does not make
+        late starts look cheaper; the ranking of policies is that of the plain reward.
     normalize: multiply rewards by `factor`, computed from the first training runs of seed 0 under a policy that starts
-        the oldest task that fits.  `return`: returns (sums of rewards, discounted by 0.99 per step) have a root mean
-        square of 1, so that a critic with small initial weights has a small error (otherwise its error dominates, since
-        usual agents clip the gradients of actor and critic together).  `time`: rewards are about 1 per typical time
-        (`scale`), for agents that discount by time.  None: do not multiply.
+        the oldest task that fits.  With `return`, the sums of future rewards (discounted by 0.99 per step) have a root
+        mean square of 1, so that a critic with small initial weights has a small error (otherwise its error dominates,
+        since usual agents clip the gradients of actor and critic together).  With `time`, rewards are about 1 per
+        typical time (`scale`), for agents that discount by time.  None: do not multiply.
     observation: vector, dict, graph, or a custom one (`hetsim.learning.environment.observations`).
     actions: optional actions: width, mode, node, preempt, power (`hetsim.learning.environment.acting`).
     order: order of the tasks shown: by `arrival`, or `shortest` first by estimated minimum time.
@@ -112,12 +112,12 @@ class Episodes:
         self.record: Record | None = None
 
     def acting(self, kind: type[Acting] = Acting) -> Any:
-        """Create the scheduler (`kind`) with this environment's observation and actions."""
+        """Create the scheduler that executes the agent's actions in this environment."""
         return kind(self.window, self.scale, self.switches, observation=self.observer, order=self.order)
 
     @property
     def observer(self) -> Callable[[PlanProblem, int, float], Observation] | None:
-        """Function for a run's observation, with the first run's shapes; None: the vector."""
+        """Function that makes observations of fixed sizes; None for the default, `vector`."""
         make, first = self._make, self.first
         if make is None or first is None:
             return make
@@ -126,7 +126,7 @@ class Episodes:
 
     @property
     def factor(self) -> float:
-        """The factor of rewards; 1 if they are not normalized."""
+        """Factor that normalizes the rewards; 1 if they are not normalized."""
         if self._factor is None:
             self._factor = self._usual() if self.normalize else 1.0
         return self._factor
@@ -150,7 +150,7 @@ class Episodes:
         return 1.0 / usual if usual > 0 else 1.0
 
     def build(self, seed: int, replication: int, loads: str = JUDGED) -> RunInput:
-        """Build the input of a run; raise ScenarioError if requests wait at services."""
+        """Build the input of a run; ScenarioError if the workload has service requests."""
         run = self.scenario.build(seed, replication, loads)
         if run.services or run.language:
             text = "an environment needs tasks without a `service`: requests of services wait in other queues"
@@ -164,7 +164,7 @@ class Episodes:
         return self.observation
 
     def restart(self, seed: int, replication: int = 0, loads: str = JUDGED) -> None:
-        """Begin a run as `reset`, without observing; the caller observes next."""
+        """Begin a run like `reset`, but leave the first observation to the caller."""
         run = self.build(seed, replication, loads)
         self.seed, self.replication, self.loads, self.record = seed, replication, loads, None
         announced = self._take_over(run)
@@ -243,7 +243,7 @@ class Episodes:
             self.reward.started(task, self.watched.expected_end(task), shortest)
 
     def legal(self, action: int) -> int:
-        """Return the action, or if it is forbidden the action that `step` takes instead."""
+        """Return this action, or if forbidden the last action, or else the first allowed."""
         if self.mask[action]:
             return int(action)
         return len(self.mask) - 1 if self.mask[-1] else int(self.mask.argmax())
@@ -289,9 +289,10 @@ def _of_sizes(make: Callable[..., Observation], first: Observation, *given: Any)
 
 
 def look_together(several: Sequence[Episodes]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Observe several episodes after each has moved; return observations and masks.
+    """Observe several episodes after a step of each; return observations and masks.
 
-    None for admission, and for actions or observations that are not the default: each episode then has its own result.
+    Return None if the actions decide on the admission of tasks, or if actions or observations are not the default.
+    Then read `observation` and `mask` of each episode.
     """
     if several[0].decides != SCHEDULING or several[0].switches or several[0].first is not None:
         for one in several:
@@ -315,7 +316,7 @@ def root_mean_square(runs: list[list[float]]) -> float:
 
 
 def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> type[Acting]:
-    """Create a scheduler class with this name, whose actions `choice` chooses."""
+    """Create a scheduler class that takes the actions `choice(observation, mask)`."""
     if episodes.decides != SCHEDULING:
         raise UsageError("as_scheduler needs an environment whose actions schedule; this environment decides admission")
     if not callable(choice):

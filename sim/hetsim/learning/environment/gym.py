@@ -32,7 +32,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     window: number of waiting tasks shown, by arrival.
     reward: a name (`hetsim.learning.environment.rewards`) such as response or goodput, or weights by name.
     scale: unit of times in seconds; by default the mean estimated time of the scenario's tasks.
-    ahead: charge the estimated time of a task beyond its minimum as soon as it starts.
+    ahead: as soon as a task starts, charge its estimated time on the chosen device minus its minimum estimated time.
     normalize: multiply rewards by a factor, so that returns (sums of rewards, discounted by 0.99 per step) are about 1
         (`return`, for usual agents), or rewards are about 1 per `scale` seconds (`time`); None: do not multiply.
     observation: vector, dict, graph, a registered name, a class or a function
@@ -135,7 +135,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
     @property
     def layout(self) -> Layout:
-        """The layout: sizes of the observation vector and the actions, action features."""
+        """Layout of observation and actions: their sizes, and the features of each action."""
         return self.episodes.layout
 
     @property
@@ -170,7 +170,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
 
 def space_of(episodes: Episodes) -> spaces.Space[Any]:
-    """Return the Gymnasium space of the observation: of the vector, or a chosen one."""
+    """Return the Gymnasium space of the chosen observation (default: the vector)."""
     if (first := episodes.first) is None:
         return spaces.Box(-LIMIT, LIMIT, (episodes.layout.observation,), np.float32)
     if first.shapes is None:  # a function: its first answer tells

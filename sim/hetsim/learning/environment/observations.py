@@ -1,12 +1,12 @@
 """Observations of environments by name, and how to write a custom observation.
 
-vector    the vector of `hetsim.learning.observation.window`, for the network that scores actions (the default)
+vector    the vector of `hetsim.learning.observation.window`, the input of hetsim's own neural network (the default)
 dict      arrays: nodes with free resources, waiting tasks, their modes with all demands, the whole system
 graph     the same, and the task graph (tasks, links, critical paths) and data locations
 
-A custom observation is a class derived from `Observation`, or a function of the `Acting` window (`view`, `shown()`,
-`problem`, ...) that returns an array; `hetsim.register(name, item, kind="observation")` registers its name.
-Its values are checked at each step: a value that is not a number, or another shape, raises ScenarioError.
+A custom observation is a class derived from `Observation`, or a function of an `Acting` object (what an agent sees:
+`view`, `shown()`, `problem`, ...) that returns an array; `hetsim.register(name, item, kind="observation")` registers
+it.  ScenarioError is raised if the shape changes from one step to another, or a value is not a number.
 """
 
 import math
@@ -67,7 +67,7 @@ class Observation:
         raise NotImplementedError
 
     def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:
-        """Return the observation as float32; raise ScenarioError if `shapes` differ."""
+        """Return the observation as float32; ScenarioError if its shape is not `shapes`."""
         observed, now = self._observed(acting, vector), acting.view.now
         if not isinstance(self.shapes, Mapping):
             return self._array(observed, self.shapes, "", now)
@@ -149,13 +149,13 @@ class Arrays(Observation):
 
     nodes  (nodes, 5 + 3 for each GPU type): cores free and in total, GB of memory free and in total, accelerators
            asleep; by type: GPUs free (fractions included) and in total, free GB of GPU memory.
-    tasks  (window, 12): 1 if there is a task, log(1 + waited / scale), log(shortest time / scale), weight, priority,
-           1 if it has a deadline, (time to the deadline) / scale, fraction done, number of predecessors, class and
-           user (numbers from 1), GB of items that it reads or writes.
+    tasks  (window, 12): 1 if there is a task (else all 0), log(1 + (time since arrival) / scale), log(shortest time /
+           scale), weight, priority, 1 if it has a deadline, (time to the deadline) / scale, fraction done, number of
+           predecessors, class and user (numbers from 1), GB of items that it reads or writes.
     modes  (window, modes, 10): 1 if there is a mode, type of device (number from 1), cores, GPUs, fraction of each GPU,
            GB of memory, GB of memory of each GPU, 1 if it may span nodes, 1 if it fits now, log(time / scale).
     whole  (3,): log(1 + waiting tasks), running tasks, log(1 + now / scale).
-    Cores, GPUs and GB are not scaled, but limited to 1e6.
+    Cores, GPUs and GB are not scaled, but limited to 1e6.  `scale`: seconds of a typical task.
     """
 
     name = "dict"
@@ -247,18 +247,19 @@ class Arrays(Observation):
 
 
 class GraphObservation(Arrays):
-    """Observation `graph`: the arrays of `dict`, the task graph, and data locations.
+    """Observation `graph`: the arrays of `Arrays`, plus task graph and data locations.
 
-    The tasks shown are the first `window` waiting tasks.  `scale`: seconds of a typical task.
-    graph   (tasks, 8): a row for each task that has arrived and not ended: 1 (0 in empty rows), 1 if it waits for
-            predecessors, 1 if it waits for a device, 1 if it runs, log(shortest time / scale), length of the critical
-            path from its start / scale (in shortest estimated times), number of unfinished predecessors, of successors.
+    `Arrays` is observation `dict`.  Tasks shown: the first `window` waiting tasks.  `scale`: seconds of a typical task.
+    graph   (tasks, 8): a row for each task that has arrived and not ended.  Columns: 1 (0 in an empty row); 1 if the
+                task waits for predecessors; 1 if it waits for a device; 1 if it runs; log(shortest time / scale);
+                length of the critical path from its start to the end of the graph, in shortest estimated times / scale;
+                number of unfinished predecessors; number of successors.
     links   (links, 2): for each edge, the rows in `graph` of predecessor and successor; -1: no edge.
     shown   (window,): the row in `graph` of each task shown; -1: no row.
     data    (items, 1 + nodes): GB of each item; by node, 1 for a valid copy in host memory, 2 for one on a GPU.
     needs   (window, items): 1 if the task shown reads the item, 2 if it writes it.
-    The first 4,096 tasks in workload order have a row.  The workload with which the environment was created sets
-    all sizes; without a task graph, `graph` has about twice as many rows as that workload has tasks.
+    The first 4,096 tasks in workload order have a row.  The workload with which the environment was created sets all
+    sizes; without a task graph, `graph` has about twice as many rows as that workload has tasks.
     """
 
     name = "graph"
@@ -363,7 +364,7 @@ def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: flo
 def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, float], Observation] | None:
     """Return a function of (problem, window, scale) that creates a run's observation.
 
-    given: a name, class or function; None for "vector", which is built in.  Raise UnknownName or UsageError for others.
+    Return None for "vector", which is built in; raise UnknownName or UsageError for an unknown or unsuitable `given`.
     """
     item: Any = given
     if isinstance(given, str):

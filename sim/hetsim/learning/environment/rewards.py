@@ -74,7 +74,7 @@ class Reward:
         """Record a task that ended without completing."""
 
     def close(self, record: Record) -> None:
-        """Record the end of the run; `take` is called at most once after it."""
+        """Record the end of the run; after it, `take` is called once more or not at all."""
 
     def take(self, now: float) -> float:
         """Return the reward since the last call."""
@@ -96,7 +96,7 @@ class Seen:
 
 
 class Called(Reward):
-    """A reward given by a function `(view, seen) -> float`, called at each step."""
+    """Reward by a function `(view, seen) -> float`; `seen`: events in this step."""
 
     def __init__(self, simulation: Simulation, function: Callable[[Any, Seen], Any]):
         super().__init__(simulation)
@@ -123,7 +123,7 @@ class Called(Reward):
 
 
 class Weighted(Reward):
-    """A weighted sum of other rewards, all of which are notified."""
+    """A weighted sum of other rewards; each of them is notified of all events."""
 
     def __init__(self, simulation: Simulation, parts: "RewardParts"):
         super().__init__(simulation)
@@ -159,7 +159,7 @@ class Weighted(Reward):
 
 
 class _InSystem(Reward):
-    """Minus the integral over time of the weights of the tasks in the system."""
+    """Reward: minus the integral over time of the weights of the tasks in the system."""
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
@@ -242,7 +242,7 @@ class Slowdown(_InSystem):
 
 
 class Goodput(Reward):
-    """Reward of 1 for each task that completes in time; ahead: once that is expected."""
+    """Reward of 1 per task that ends in time; ahead: paid as soon as it is expected."""
 
     name: ClassVar[str] = "goodput"
     metric: ClassVar[str] = "goodput_fraction"
@@ -309,7 +309,7 @@ class Makespan(Reward):
 
 
 class Energy(Reward):
-    """Minus the joules used: idle devices by the device log, launches by the engine.
+    """Minus the joules used: idle (or sleep) energy, plus launches' energy above idle.
 
     The energy of work is charged while it computes; if a launch is stopped within an uninterruptible block, the energy
     of the rest of the block is charged at once.
@@ -391,13 +391,13 @@ REWARDS: dict[str, type[Reward]] = {
 
 
 class RewardParts(dict[str, float]):
-    """Weights of rewards by name; `made`: functions that create a user's own rewards."""
+    """Weights of rewards by name; `made`: constructors of the rewards a user defined."""
 
     made: dict[str, Callable[[Simulation], Reward]]
 
     @property
     def is_sum(self) -> bool:
-        """Return True if the reward can be computed for any policy, not only for an agent."""
+        """True if no part is a plain function; then the reward can score any policy's run."""
         return not any(isinstance(item, partial) for item in self.made.values())
 
 
@@ -439,7 +439,7 @@ def _maker(item: Any) -> Callable[[Simulation], Reward]:
 
 
 def metric_of(name: str, parts: RewardParts) -> str:
-    """Return the metric of the tables that corresponds to a reward."""
+    """Return the name of the result metric that corresponds to a reward."""
     return getattr(parts.made.get(name, REWARDS.get(name)), "metric", Reward.metric)
 
 

@@ -55,7 +55,7 @@ SHORTEST = 1e-9  # minimum time of a task in seconds, so that the logarithm is f
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of an agent's observation and actions, by tasks shown, types and decision."""
+    """Sizes of an agent's observation and action set; window: number of visible tasks."""
 
     window: int
     types: tuple[str, ...]
@@ -63,7 +63,7 @@ class Layout:
 
     @classmethod
     def for_cluster(cls, cluster: Cluster, window: int, decides: str = SCHEDULING) -> "Layout":
-        """Return the layout for the device types that a cluster has, in their order."""
+        """Return the layout for `window` tasks and the device types that a cluster has."""
         return cls(window, tuple(kind.name for kind in cluster.types.values() if cluster.count(kind.name)), decides)
 
     @property
@@ -97,16 +97,17 @@ class Layout:
 
     @property
     def rows(self) -> np.ndarray:
-        """Indexes into the observation (with 0 and 1 appended), one row per action.
+        """Indexes of the inputs of the network that scores actions: one row per action.
 
-        A row has the features of the task, of the task on the device type, and of the type; the type in one-hot form;
-        the state of all types and of the system; and 1 if the action waits.  So one small network can score every
-        action.  For admission, the row of "accept" has the new task on all types, the row of "reject" only the state.
+        They are indexes into the observation with 0 and 1 appended.  A row has the features of the task, of the task on
+        the device type, and of the type; a 1 at the place of the type among all types, and 0 for the others; the state
+        of all types and of the system; and 1 if the action waits.  So one small network can score every action.  For
+        admission, the row of "accept" has the new task on all types, the row of "reject" only the state.
         """
         return _rows(self)
 
     def select(self, observations: np.ndarray, which: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return the feature rows of actions, each in the observation of number `which`."""
+        """Return the feature row of `actions[i]` in observation `which[i]`, for each i."""
         padded = np.concatenate([observations, np.tile(_PADDING, (len(observations), 1))], axis=1)
         return padded[which[:, None], self.rows[actions]]
 
@@ -281,7 +282,7 @@ class Window(Scheduler):
     def context(self, work: list[float], wanted: list[int]) -> list[float]:
         """Features of the device types and of the whole system.
 
-        work, wanted: for each type, total device-seconds and number of the tasks shown that are fastest on it.
+        work, wanted: by device type, device-seconds and number of the observed waiting tasks that are fastest on it.
         """
         now, scale, shown, row = self.view.now, self.scale, self.window, []
         self.view.nodes.refresh()
@@ -306,7 +307,7 @@ class Window(Scheduler):
         return self.view.free(name) if column is None else float(column[0] if len(column) == 1 else column.sum())
 
     def _note_facts(self, task: Task) -> None:
-        """Keep the features that are constant while a task waits: a row."""
+        """Store the row of a task's features that are constant while the task waits."""
         scale = self.scale
         modes, remaining, order = task.modes, 1.0 - task.done, task.modes_by_speed()
         shortest = max(task.shortest_remaining, SHORTEST)

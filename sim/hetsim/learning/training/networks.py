@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class ActionScores(nn.Module):
     """Network that returns a score per action; the caller masks forbidden actions.
 
-    `plain` scores actions for choosing the best one (`greedy`).  `forward` is for drawing actions at random: it raises
-    the score of waiting, so that its odds against all placements together are those of `plain` against the best
-    placement alone.  Without this, waiting could be the likeliest single action while most of the probability is spread
-    over placements, and a policy that takes the likeliest action would wait forever.
+    `plain` scores actions for choosing the best one (`greedy`).  `forward` is for drawing actions at random.  It raises
+    the score of waiting, such that P(wait) / P(any placement) = exp(plain score of waiting - best plain score of a
+    placement).  Without this, waiting could be the likeliest single action while most of the probability is spread over
+    placements, and a policy that takes the likeliest action would wait forever.
     hidden: widths of the hidden layers.  seed: seed of the first weights, as for `numpy.random.default_rng`.
     """
 
@@ -54,9 +54,10 @@ class ActionScores(nn.Module):
         return scored
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Return logits for sampling: the scores of `plain`, with that of waiting raised.
+        """Return the scores as logits, for drawing an action at random.
 
-        Waiting then has the odds against all placements together that it has in `plain` against the best placement.
+        These are the scores of the method `plain`.  In scheduling the score of waiting is raised, so that P(wait) /
+        P(any placement) = exp(plain score of waiting - best plain score of a placement).
         """
         scores = self.plain(observations)
         if self.layout.decides != SCHEDULING:
@@ -81,7 +82,7 @@ class ActionScores(nn.Module):
     def save(self, path: str | Path, env: SchedulingEnv) -> Path:
         """Write the file of a learned policy: arrays and JSON, without PyTorch.
 
-        The policy shows tasks by arrival, whatever the environment's `order`: scores do not depend on positions.
+        The saved policy sees tasks in order of arrival, whatever the environment's `order`; scores do not depend on it.
         """
         episodes = env.episodes
         if episodes.switches or episodes.first is not None:

@@ -44,8 +44,8 @@ class _ActorAndCritic(nn.Module):
 class ScoringPolicy(MaskableActorCriticPolicy):
     """Actor-critic policy for MaskablePPO; the actor is an `ActionScores` network.
 
-    layout: sizes of the environment's observation (which must be `vector`) and of its actions. hidden, seed: widths of
-    the actor's hidden layers, seed of its first weights; width: width of the critic's two layers.
+    layout: sizes of the environment's observation (it must be `vector`) and of its actions.  hidden: widths
+    of the actor's hidden layers; seed: seed of its initial weights.  width: width of both hidden layers of the critic.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class ScoringPolicy(MaskableActorCriticPolicy):
 class TimedRolloutBuffer(MaskableRolloutBuffer):
     """A rollout buffer that discounts by elapsed simulated time.
 
-    clock: the (single) environment, whose `episodes` have `dt` and `scale`.  horizon: typical task times after which a
-        reward is discounted to 1/e.
+    clock: the (single) environment, whose `episodes` have `dt` and `scale`.  horizon: time after which a reward is
+    discounted to 1/e, as a multiple of `scale` (seconds of a typical task).
     """
 
     def __init__(self, *arguments: Any, clock: Any, horizon: float = 6.0, **more: Any):

@@ -1,4 +1,4 @@
-"""Train a policy on a scenario, and compare it on loads that are new to all.
+"""Train a policy on a scenario, and compare it with others on unseen loads.
 
 There are three kinds of load, on separate branches of the tree of seeds (`hetsim.model.randomness`): an agent learns
 from replications of its `TRAINING` loads; intermediate networks are validated on `VALIDATION` loads (the best is kept);
@@ -9,7 +9,7 @@ A learned admission policy is compared with `hand_written` ones, all with the sc
 accept_all      no task is rejected
 queue_limit     rejects by queue length: the limit with the highest reward in the validation runs
 slo_feasible, predicted_wait    if tasks have deadlines
-mdp_threshold   if the reward is goodput or value, minus holding costs (response), which this policy maximizes
+mdp_threshold   if the reward is goodput or value, possibly with a cost of `response`; it maximizes this reward
 and the scenario's own admission policy
 """
 
@@ -80,7 +80,7 @@ class Training:
     baselines   reward per task of the baselines in the validation runs, by label
     comparison  learned policy and baselines on the scenario's own seed, or None if there are no baselines
     runs        the runs of the comparison, by label
-    earned      reward per task of these runs, by replication and label, if no metric equals the reward
+    earned      reward per task of these runs, by replication and label; None if the reward is a compared metric
     """
 
     policy: Any
@@ -91,7 +91,7 @@ class Training:
     earned: pd.DataFrame | None = None
 
     def save(self, path: str | Path) -> Path:
-        """Write the policy file, for {scheduler: {name: learned, path: ...}}.
+        """Write the policy file, which `scheduler: {name: learned, path: ...}` reads.
 
         Parameters: path: path of the file.
         Returns: the path.
@@ -287,7 +287,7 @@ def with_admission(scenario: Scenario, admission: Mapping[str, Any]) -> dict[str
 def with_admissions(scenario: Scenario, policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, Any]:
     """Map labels to complete policies; raise UsageError for a label given twice.
 
-    An admission policy is combined with the scenario's scheduler; another name is the whole policy.
+    The name of an admission policy stands for the scenario's scheduler with this admission; any other name is a policy.
     """
     if isinstance(policies, str):
         policies = [policies]
@@ -322,7 +322,7 @@ def _named(scenario: Scenario, policy: PolicyLike) -> tuple[str, Any]:
 def hand_written(
     scenario: Scenario, reward: Mapping[str, float], played: Callable[[Scenario], float]
 ) -> dict[str, Any]:
-    """Return hand-written admission policies by label; `played` scores a policy."""
+    """Return hand-written admission policies by label; `played` scores a scenario."""
     tasks = scenario.build().tasks
     chosen: list[Mapping[str, Any]] = [{"name": "accept_all"}, _best_limit(scenario, played)]
     if tasks.deadline is not None and np.isfinite(tasks.deadline).any():

@@ -122,11 +122,11 @@ class Comparison:
         ]
 
     def shown_table(self) -> pd.DataFrame:
-        """The table as text: a row per policy, a column per metric."""
+        """Return the table with formatted texts: a row per policy, a column per metric."""
         return pd.DataFrame({metric_name(name): self.cells(name) for name in self.metrics}, index=self.table.index)
 
     def shown_plans(self) -> pd.DataFrame:
-        """The plans as text, times in one unit; – if undefined."""
+        """Return the plans as a table of formatted texts, times in one unit; –: undefined."""
         times = self.plans[list(PLAN_COLUMNS[:3])].to_numpy()
         factor, unit = fitting(times.ravel().tolist(), SECONDS)
         texts = [[with_unit(figures(value / factor, 4), unit) for value in column] for column in times.T.tolist()]
@@ -165,7 +165,7 @@ class Comparison:
         """Compare the policies with the `base` in each group of tasks.
 
         Parameters: group: class, gpus or user; names: metrics; by default, those usual for groups.
-        Returns: one row for each metric, group and policy except the base; columns: the group, then those of `pairs`.
+        Returns: rows by metric, group and policy except base; columns: the group, then those of `Comparison.pairs`.
         Raises: UnknownName: a metric that has no values by group.
         """
         table = differences_of_groups(self.runs, checked(group)[0], self.base, self.confidence)
@@ -210,7 +210,7 @@ def compare(
 
     With a `baseline` every policy is compared with the baseline, otherwise all pairs are compared.  `metrics`: names of
     metrics, or of sets (`one_run.metrics`), of which only the metrics that apply to the runs are compared; by default
-    the usual set.  `selection`, `refused`: stored in the result (policies without runs, with the reason).  In each
+    the usual set.  `selection` and `refused` (by policy, why it did not run) are only stored in the result.  In each
     replication, the energy of all policies is measured up to one common end.
     """
     refused = refused or {}
@@ -265,9 +265,9 @@ def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> d
     """Return the metrics to compare, each as a table for paired differences.
 
     A table has a row per replication and a column per policy; its values are contributions (`estimands`), whose mean
-    estimates the metric.  `asked` has names of metrics, which are all compared, and of sets, whose metrics are compared
-    if they apply: the makespan if no run has a horizon; metrics of deadlines, rejections, energy, users and prices if
-    the runs have these; CPU utilization if there are no GPUs.
+    estimates the metric.  `asked` has names of metrics, which are all compared, and names of metric sets, whose metrics
+    are compared if they apply: the makespan if no run has a horizon; metrics of deadlines, rejections, energy, users
+    and prices if the runs have these; CPU utilization if there are no GPUs.
     """
     asked = list(asked)
     by_name, expanded = metrics.by_name(asked), metrics.expanded(asked)

@@ -29,7 +29,7 @@ _SAME = ("arrival", "class", "user")
 
 @dataclass(frozen=True)
 class FirstDecision:
-    """The first time at which two runs decide differently, and what only one decided."""
+    """The first time at which two runs differ, and decisions that only one run made."""
 
     time: float
     only_a: tuple[str, ...]
@@ -123,7 +123,7 @@ class Difference:
 
     @cached_property
     def first(self) -> FirstDecision | None:
-        """The first decision (start, stop, move, reject, device) that differs, or None."""
+        """The first time at which the two runs decide differently, and what; None: never."""
         both = decisions(self.a).merge(decisions(self.b), on=["time", "what"], how="outer", indicator=True)
         both = both[both["_merge"] != "both"]
         if both.empty:
@@ -150,8 +150,9 @@ class Difference:
         """Return the difference as plain values for programs.
 
         Parameters: top: maximum number of entries of "tasks".
-        Returns: {"a", "b", "column", "mean_change", "gained", "lost", "tasks": [...], "by": {...}, "first",
-            "settings"}.
+        Returns: {"a", "b", "column", "common", "only_a", "only_b", "mean_change", "gained", "lost", "tasks": [...],
+            "by": {"class", "user"}, "statuses", "first", "settings", "sentences"}.  "first": the first decision that
+            differs; "settings": differing settings.
         """
         frame = self.tasks
         change = frame["change"].dropna()

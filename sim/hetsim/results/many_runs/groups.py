@@ -1,4 +1,4 @@
-"""Groups of tasks in several runs: tables over replications and policies."""
+"""Metrics by group of tasks (such as users), over replications and policies."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class Several(Protocol):
 def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np.ndarray]:
     """Return the values of each (group, metric) by replication; NaN if undefined.
 
-    For a mean, a further key (group, name of its weight) has the numbers of tasks or tokens over which it is taken.
+    For a metric that is a mean, the key (group, `weight_of(metric)`) has the number of tasks or tokens in the mean.
     """
 
     if isinstance(outcome, Result):
@@ -56,7 +56,7 @@ def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np
 def group_contributions(
     values: Mapping[tuple[str, str], np.ndarray], chosen: np.ndarray | slice = slice(None)
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Return, by (group, metric), a value per replication; their mean estimates it."""
+    """Return values per replication by (group, metric); their mean is the estimate."""
     by_key = {}
     for group, name in values:
         if not name.startswith("_"):
@@ -75,7 +75,7 @@ def table_of_groups(outcomes: Mapping[str, Result | Several], by: str, confidenc
     """Return a table: rows (group, policy), columns (metric, mean | half_width | n).
 
     `half_width` is that of the confidence interval (`hetsim.results.one_run.estimands`); it is NaN for one run, and if
-    all replications are identical.  If no run of a policy has a group, this row is omitted.
+    all replications are identical.  The table has no row (group, policy) if no run of the policy has the group.
     """
     values = {label: group_contributions(group_values(outcome, by)) for label, outcome in outcomes.items()}
     groups, names = groups_and_metrics(by, values)
@@ -104,14 +104,14 @@ def groups_and_metrics(
 
 
 def in_order(by: str, groups: Iterable[str]) -> list[str]:
-    """Sort groups: of `by: gpus` by number, others as they appear, "other users" last."""
+    """Sort groups by number if `by` is gpus, else as given, with "other users" last."""
     if by == "gpus":
         return sorted(groups, key=by_number)
     return sorted(groups, key=lambda group: group == OTHERS and by == "user")
 
 
 def tables_of_groups(outcomes: Mapping[str, Result | Several], by: Iterable[str] = USUAL) -> dict[str, pd.DataFrame]:
-    """A table for each grouping that has several groups (`table_of_groups`)."""
+    """Return a table for each grouping in `by` that has more than one group."""
 
     tables = {}
     first = next(iter(outcomes.values()))
@@ -234,7 +234,7 @@ def _both(of_policy: Values, of_other: Values, key: tuple[str, str]) -> np.ndarr
 def difference_cells(metric: str, differences: Sequence[float], halves: Sequence[float], shown: Sequence[bool]) -> list[
     str
 ]:  # fmt: skip
-    """Format signed differences in one unit, `-63 ± 47 s *`; `shown` adds the `*`."""
+    """Format signed differences as `-63 ± 47 s *`; `shown`: True if significant (`*`)."""
     units, sizes = units_of(metric), [max(abs(d), finite(h)) for d, h in zip(differences, halves, strict=True)]
     factor, unit = (0.01, "points") if units == PERCENT else fitting(sizes, units)
     texts = []

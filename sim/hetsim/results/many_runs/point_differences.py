@@ -27,11 +27,11 @@ FACTS = ("point", "policy", "seed", "replications", "replication", "warmup_cut",
 def differences(sweep: "Points", metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
     """Return the differences policy - other at every point of a sweep.
 
-    base: the policy with which every other policy is compared; without it all pairs are.  Half-widths and p are
+    base: the policy with which every other policy is compared; None: all pairs are compared.  Half-widths and p are
     corrected by Holm's procedure over the pairs of all points together: if no policies differ, the probability that any
     difference is significant is at most 1 - confidence.  `n` is the number of pairs of common replications.  The
-    interval is NaN if n < 2 or nothing is random, and the difference too if the metric is infinite or undefined in some
-    run.
+    interval is NaN if n < 2 or if the scenario is not random.  The difference is NaN, too, if the metric is infinite or
+    undefined in some run.
     """
     by_point = findings_by_point(sweep, metric, base, confidence)
     rows = [(point, *finding.row[1:]) for point, findings in by_point.items() for finding in findings]
@@ -41,7 +41,7 @@ def differences(sweep: "Points", metric: str, base: str | None = None, confidenc
 def findings_by_point(
     sweep: "Points", metric: str, base: str | None = None, confidence: float = 0.95
 ) -> dict[int, list[Finding]]:
-    """Return the findings by point, with p corrected over all pairs of all points."""
+    """Return paired tests by point; p values are corrected over all pairs and points."""
     sweep._known(metric)
     if base is not None and base not in set(sweep.table["policy"]):
         raise UnknownName("policy", base, sweep.table["policy"].unique())
@@ -80,7 +80,8 @@ def _pairs(
 class Leads(NamedTuple):
     """Numbers of points at which each policy is best.
 
-    alone: it is better than all others; ties: policies that share the best mean; shown: it is significantly better.
+    alone: by policy, points where it has the only best mean; ties: by tied policies, points where they share the best
+    mean; shown: by policy, points where it is significantly better than all others.
     """
 
     alone: dict[str, int]

@@ -38,7 +38,7 @@ class Replications:
     """
 
     def __init__(self, results: Iterable[Result] = (), metrics: Iterable[str] | None = None, *, keep: bool = False):
-        """metrics: kept beyond the summary, by name or `Grouping` text; keep: keep runs."""
+        """metrics: further names (or `Grouping` texts) to store; keep: store whole runs."""
         self.name, self.policy, self.seed = "", "", 0
         self.results: list[Result] = []
         self.warnings: list[str] = []
@@ -79,7 +79,7 @@ class Replications:
             self.results.append(result)
 
     def add_values(self, row: Mapping[str, float], about: Result | None = None) -> None:
-        """Add a run by its metrics; `about`: the run with its name and warnings, if known."""
+        """Add a run by its metrics; `about`: its result for name and warnings, or None."""
         values = dict(row)
         number = int(values.pop("replication"))
         if number in self._rows:
@@ -136,8 +136,8 @@ class Replications:
     def contributions(self, metric: str) -> pd.Series:
         """Return one value per replication; the mean of the values estimates the metric.
 
-        For a mean over tasks or tokens these are jackknife pseudo-values, which weight replications by these numbers;
-        for any other metric they are the replications' own values.
+        For a mean over tasks or tokens these are jackknife pseudo-values, in which replications with more tasks or
+        tokens have more weight; for any other metric they are the replications' own values.
         """
         column, weight = self.column(metric), weight_of(metric)
         if weight is None or not any(weight in row for row in self._rows.values()):
@@ -214,7 +214,7 @@ class Replications:
 
     @property
     def without_chance(self) -> str:
-        """Return a message: why identical replications have no intervals, and what to do."""
+        """Message that says why identical replications have no intervals, and what to do."""
         if not any(row.get(TASK_COUNT, 1) for row in self._rows.values()):
             return "no task arrived in the window of any replication: between warm-up and horizon"
         text = "all replications are equal: the scenario is not random, so there are no intervals"
@@ -229,7 +229,7 @@ class Replications:
     def summary(self) -> pd.DataFrame:
         """Table: index `metric`; columns mean, sd, ci_low, ci_high (95 %), n.
 
-        `mean` and the interval are those of `interval`; `sd` is the standard deviation of the metric over replications.
+        Mean and interval are those that the method `interval` returns; `sd`: standard deviation over the replications.
         """
         rows = {}
         same, frame = self.identical, self._frame()
@@ -300,7 +300,7 @@ ALWAYS = ("replication", _END, _WATTS)  # Values kept of every run, whatever met
 
 
 def replication_values(result: Result, metrics: Iterable[str] = ()) -> dict[str, float]:
-    """Return all values of a run that `Replications` stores, and its number."""
+    """Return a run's replication number, and all values that `Replications` stores."""
     asked = [(name, Grouping.parse(name)) for name in metrics]
     plain = [name for name, grouping in asked if grouping is None]
     values = {"replication": float(result.replication), **result.values(), **result.values(plain)}

@@ -31,7 +31,7 @@ PROBABILITY, DELTA = 0.95, 0.01
 
 @dataclass(frozen=True)
 class Selection:
-    """The best policy, or the candidates left at the maximum number of replications.
+    """Result of a selection: the best policy, or those left at the replication limit.
 
     `dropped`: policy -> number of replications after which it was eliminated, in the order of elimination.
     """
@@ -66,7 +66,7 @@ class Selection:
 
 
 class Race:
-    """The selection procedure: `add` values, then `start` once and `screen` per round."""
+    """Elimination of worse policies: `add` values, `start` once, `screen` each round."""
 
     def __init__(self, policies: Sequence[str], metric: str, probability: float = PROBABILITY, delta: float = DELTA):
         metrics.metric(metric)
@@ -105,17 +105,17 @@ class Race:
         del self.values[policy], self.counts[policy]
 
     def _contributions(self, policy: str) -> np.ndarray:
-        """Return one value per replication; their mean estimates that over all customers.
+        """Return a value per replication, whose mean estimates the mean of all customers.
 
-        The value is ratio + (mean of the replication - ratio) × customers / mean number of customers.  Ratio and mean
-        number are those of the first stage: so replications remain independent and earlier values do not change, as the
-        procedure requires.
+        The value is m + (mean of the replication - m) × customers / n.  m (the mean of all customers) and n (the mean
+        number of customers per replication) are those of the first stage only: so replications remain independent and
+        earlier values do not change, as the procedure requires.
         """
         values, (ratio, count) = np.array(self.values[policy]), self._first[policy]
         return ratio + (values - ratio) * (np.array(self.counts[policy]) / count)
 
     def start(self) -> None:
-        """Begin elimination: compute δ (smallest relevant difference) and limits of pairs."""
+        """Set the smallest relevant difference δ and each policy pair's replication limit."""
         first, count = len(next(iter(self.values.values()))), len(self.values)
         if first < 3:
             raise UsageError(f"the first stage of a selection must have at least 3 replications; got {first}")
@@ -139,7 +139,7 @@ class Race:
                 self._limit[one, other] = self._limit[other, one] = limit
 
     def screen(self) -> list[str]:
-        """Compare after one more replication each; eliminate and return worse policies."""
+        """After one more replication of each policy, eliminate and return the worse ones."""
         r = len(self.values[self.left[0]])
         mean = {policy: self.sign * float(self._contributions(policy).mean()) for policy in self.left}
         out = [
@@ -152,7 +152,7 @@ class Race:
         return out
 
     def ahead(self, most: int) -> int:
-        """Return an upper bound of the further replications of all remaining policies.
+        """Return an upper bound of the total further replications of remaining policies.
 
         `most` is the maximum number of replications of one policy.
         """

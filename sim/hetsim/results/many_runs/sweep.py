@@ -48,9 +48,9 @@ class Sweep:
 
     table            a row per point and policy: its keys, and metrics with the ends of their 95 % intervals
     by_replication   the metrics of every replication, one row each; columns that begin with _ are the numbers of
-                     customers over which means are taken
+                     tasks, tokens or the like over which means are taken
     keys             names of the swept keys other than the policy
-    metrics          the requested metrics; if there are any, only they (and that of a precision) are shown
+    metrics          the requested metrics; if there are any, only these and the metric of a `precision` are shown
     points           the values of the keys as the scenario file writes them, one row per point
     name, seed       name and seed of the scenario
     remarks          facts that a reader of the metrics should know
@@ -168,7 +168,7 @@ class Sweep:
 
     @property
     def shown_metrics(self) -> list[str]:
-        """Metrics to show: the one with a wanted precision, and the chosen or usual ones."""
+        """Metrics to show: that of the requested precision, and the chosen or usual ones."""
         usual = [name for name in in_set("sweep") if name in self.table and self.table[name].notna().any()]
         shown = self.metrics or usual
         reached = [] if isinstance(self.replications, int) else [self.replications["metric"]]
@@ -267,7 +267,7 @@ class Sweep:
 
         Parameters: directory: the directory of the sweep.
         Returns: the sweep.
-        Raises: UsageError: the sweep is not finished or damaged, or the directory has none.
+        Raises: UsageError: the directory has no sweep, or its sweep is not finished or is damaged.
         """
         folder = Path(directory)
         again = "the same command with --resume continues it"

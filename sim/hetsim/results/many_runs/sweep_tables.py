@@ -35,10 +35,10 @@ class SweepRow:
 
 
 class SweepTables:
-    """Tables `table` and `by_replication` of a sweep, built in order of points."""
+    """Result tables of a sweep (`table`, `by_replication`), filled point by point."""
 
     def __init__(self, columns: Columns, *, several: bool, text_seeds: bool, folder: Path | None = None):
-        """columns: values of the rows' keys; several: rows have several replications.
+        """columns: by key, its value in each row; several: rows have several replications.
 
         text_seeds: store seeds as text.  folder: write tables to files next to this path; None: keep them in memory.
         """
@@ -129,7 +129,7 @@ class GrowingTable:
 def tables(
     keys: Columns, rows: Sequence[SweepRow], all_names: Sequence[str], several: bool, text_seeds: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Build tables of means and of replications; all_names: names of all runs' values."""
+    """Build tables of means, with CIs if `several`, and of runs; seeds may be text."""
     kept = [name for name in all_names if name not in (_END, _WATTS, "replication")]
     names = [name for name in kept if not name.startswith("_")]
     failed = np.array([bool(row.errors) or any(run is None for run in row.runs) for row in rows])
@@ -188,7 +188,7 @@ def _estimates(
 
 
 def _cube(rows: Sequence[SweepRow], names: Sequence[str]) -> np.ndarray:
-    """Return values by row, replication and name; one more name at the end has NaN."""
+    """Return values by row, replication, name; a last NaN column for missing names."""
     cube = np.full((len(rows), max((len(row.runs) for row in rows), default=0), len(names) + 1), np.nan)
     wanted = tuple(names)
     for number, row in enumerate(rows):
@@ -216,7 +216,7 @@ def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str])
 
 
 def _half_widths(cube: np.ndarray, given: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Return half-widths of t intervals by row and metric; `given`: averaged values."""
+    """Return CI half-widths by row and metric; `given`: jackknife values of `cube`."""
     count = cube.shape[1]
     with np.errstate(invalid="ignore"):
         spread, mean = given.std(axis=2, ddof=1), given.mean(axis=2)

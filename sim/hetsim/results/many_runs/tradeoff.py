@@ -22,9 +22,9 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
     """Compare policies (rows of a sweep) by two metrics, and mark the Pareto front.
 
     A policy is on the Pareto front (column `front`) if no other policy is better in one metric and at least as good in
-    the other.  Means are compared; an interval that reaches the front shows that the true mean may be on it.  For a
-    sweep, x or y may also be a key with numbers, such as the number of nodes, of which less is better by default.
-    `better`: metric or key -> "more" or "less".  Columns: label, policy, the two metrics, METRIC_half (half-width of
+    the other.  Only means are compared: a policy whose confidence interval reaches the front may be on the front, too.
+    For a sweep, x or y may also be a swept key with numbers, such as the number of nodes; less is better by default.
+    `better`: "more" or "less", by metric or key.  Columns: label, policy, the two metrics, METRIC_half (half-width of
     the 95 % interval, or NaN), `front`.  Rows without a value are omitted.
     """
     if x == y:

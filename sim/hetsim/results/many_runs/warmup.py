@@ -77,7 +77,7 @@ def mser(series: np.ndarray) -> int:
 
 @dataclass
 class WarmupSeries:
-    """Response times in order of arrival, averaged over runs, and their warm-up."""
+    """Response times in order of arrival, averaged over runs, to find the warm-up."""
 
     runs: int = 0
     fewest: int = 0  # the replication with the fewest tasks

@@ -55,7 +55,7 @@ def makespan_bound(run: Measured) -> float:
 
 
 def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
-    """Seconds of each task's own transfers, by mode, on the fastest idle link."""
+    """Seconds to move data that only one task uses, by mode, on the fastest idle link."""
     private = private_bytes(tasks)
     transfer_seconds = np.zeros((len(tasks), table.width))
     cluster = table.cluster
@@ -99,10 +99,10 @@ def _critical_path(tasks: Tasks, fastest: np.ndarray) -> np.ndarray:
 def areas(
     tasks: Tasks, table: ModeTable, chosen: np.ndarray, moved: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return device-seconds by task and type (inf: cannot run), and types' capacities.
+    """Return device-seconds by task and type (inf: cannot run), and type capacities.
 
-    Each is the minimum over the task's modes on the type.  chosen: positions of the tasks.  moved: seconds of each
-    task's transfers by mode, which count on devices with one stream.
+    On each type the mode with the fewest device-seconds counts.  chosen: rows of the tasks.  moved: seconds of each
+    task's transfers by mode; they are added on devices with one stream, which cannot overlap them.
     """
     types = list(dict.fromkeys(mode.type.name for mode in table.modes if table.offered(mode)))
     needed = np.full((len(chosen), len(types)), math.inf)
@@ -126,10 +126,10 @@ def areas(
 
 
 def _released_area(release: np.ndarray, areas: np.ndarray, capacity: np.ndarray) -> float:
-    """Maximum over times r of r + area bound of the tasks that arrive at or after r.
+    """Return the maximum over r of: r + area bound of the tasks that arrive from r on.
 
-    The area decreases in r, so for r between two arrivals r + area(r) <= later arrival + area(earlier arrival).  If
-    this sum does not exceed the best value so far, the times between the two are not searched.
+    The area bound decreases in r, so for r between two arrivals r + area(r) <= later arrival + area(earlier arrival).
+    If this sum does not exceed the best value so far, the times between the two are not searched.
     """
     times, first = np.unique(release, return_index=True)
     area: dict[int, float] = {}
@@ -153,11 +153,12 @@ def _released_area(release: np.ndarray, areas: np.ndarray, capacity: np.ndarray)
 
 
 def area_bound(areas: np.ndarray, capacity: np.ndarray) -> float:
-    """Minimum λ for which tasks, split freely among types, fit into λ × capacities.
+    """Return the minimum time λ in which the devices could do all tasks, split freely.
 
-    For tasks j and types t, solves the dual, max over prices w >= 0 with Σ_t w_t·capacity_t = 1 of Σ_j min_t
-    w_t·area_jt, by cutting planes: every assignment of tasks to types is a cut, so a few small linear programs suffice,
-    and any prices give a valid bound.
+    areas: device-seconds of task j on type t; capacity: number of devices by type.  The tasks fit if each type t gets
+    at most λ·capacity_t device-seconds.  Solves the dual, max over prices w >= 0 with Σ_t w_t·capacity_t = 1 of Σ_j
+    min_t w_t·area_jt, by cutting planes: every assignment of tasks to types is a cut, so a few small linear programs
+    suffice, and any prices give a valid bound.
     """
     from scipy.optimize import linprog  # takes as long to import as a small run takes, and most runs do not ask
 
@@ -213,7 +214,7 @@ def offered_load(tasks: Tasks, table: ModeTable) -> float:
 
 
 def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
-    """Return the same lower bound as `area_bound`, in closed form for up to two types."""
+    """Return the minimum time for all work (`area_bound`), fast for up to two types."""
     choice = np.isfinite(work).sum(axis=1) > 1
     single = np.where(np.isfinite(work[~choice]), work[~choice], 0.0).sum(axis=0) / capacity
     if not choice.any():
@@ -227,7 +228,7 @@ def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def _split(loads: np.ndarray, fixed: np.ndarray) -> float:
-    """Return `area_bound` for two types; `fixed`: load of tasks that only one can run."""
+    """Return `area_bound` (s) for two types; `fixed`: load of tasks of one type only."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.nan_to_num(loads[:, 0] / loads[:, 1], posinf=math.inf)
     order = np.argsort(ratio, kind="stable")

@@ -24,7 +24,7 @@ PARTS = 60  # Number of equal parts of a run in which goodput is checked.
 
 
 class CallRows:
-    """Calls that were sent: rows of first, last and answered attempt (-1: no answer)."""
+    """Sent calls of clients: task rows of first, last and answered attempt (-1: none)."""
 
     def __init__(self, record: Record, attempt_of: np.ndarray, call_end: np.ndarray):
         status, count = record.status, len(attempt_of)
@@ -115,9 +115,9 @@ def not_back(record: Record) -> list[str]:
     """Return a warning if few calls are answered after a time of overload.
 
     The time up to the last arrival is divided into equal parts.  A part is good if at least 80 % of its calls were
-    answered; the served rate is the highest arrival rate of a good part.  The last part that is good, or has an arrival
-    rate clearly above the served rate, ends the overload.  The warning is returned if at least a quarter of the whole
-    time is after this end, and less than half of the calls in that time were answered.
+    answered; the served rate is the highest arrival rate of a good part.  The overload ends with the last part that is
+    good or whose arrival rate is clearly above the served rate.  The warning is returned if at least a quarter of the
+    whole time is after this end, and less than half of the calls in that time were answered.
     """
     calls = call_rows(record)
     arrival = record.input.tasks.arrival[[] if calls is None else calls.first]

@@ -1,4 +1,4 @@
-"""Estimates for intervals: contributions of replications; batch means of one run.
+"""Values behind confidence intervals: one per replication, or per batch of a run.
 
 A mean (or share) over customers, which are tasks or tokens, is the ratio of two expectations: the sum over a
 replication's customers, and their number.  The estimate is therefore the sum over all replications / the number of
@@ -57,7 +57,7 @@ WEIGHTS: dict[str, Callable[[Measured], float]] = {
 
 
 def weight_of(metric: str) -> str | None:
-    """Return the name of the count (tasks, tokens) that weights a mean; None: no mean."""
+    """Return the name of the count that weights a metric's mean; None: not a mean."""
     declared = declaration(metric)
     return None if declared is None else declared.weight
 
@@ -82,7 +82,7 @@ def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return jackknife contributions to a mean over customers; NaN if undefined."""
+    """Return jackknife contributions to a mean weighted by `counts`; NaN if undefined."""
     defined = ~np.isnan(values) & (counts > 0)
     adjusted = values.copy()
     adjusted[defined] = ratio_contributions(values[defined], counts[defined])
@@ -90,7 +90,7 @@ def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray
 
 
 def ratio_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Jackknife contributions to Σ counts × values / Σ counts; values if undefined."""
+    """Jackknife values of Σ counts·values / Σ counts; `values` if any is not finite."""
     number = values.shape[-1]
     with np.errstate(invalid="ignore", divide="ignore"):
         sums = values * counts

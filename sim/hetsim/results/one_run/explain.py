@@ -48,8 +48,8 @@ class _Waits:
     """The waits of one run, and the state of the cluster in each time interval.
 
     Interval k is [grid[k], grid[k + 1]).  `state[v, k]` is for tasks of variant v (equal modes and partition): 0 no
-    capacity, 1 fragmented, 2 fits; `head[p, k]` is the rank (by ready time) of the earliest waiting task that does not
-    fit and may share a node with tasks of partition p; `part[v]` is the partition of variant v; `cycle[k]`: a
+    capacity, 1 fragmented, 2 fits; `head[p, k]` is the rank (by ready time) of the first waiting task that does not
+    fit, among the tasks that may use a node of partition p; `part[v]` is the partition of variant v; `cycle[k]`: a
     scheduling cycle is pending or running.
     """
 
@@ -154,7 +154,7 @@ def _seconds(waits: _Waits) -> np.ndarray:
 def _sum_below(
     values: np.ndarray, weights: np.ndarray, first: np.ndarray, last: np.ndarray, bound: np.ndarray
 ) -> np.ndarray:
-    """For each range [first, last), sum weights of values < `bound` (wavelet matrix)."""
+    """Sum weights of values < bound[i] in ranges [first[i], last[i]) (wavelet matrix)."""
     total = np.zeros(len(first), np.int64)
     for bit in reversed(range(int(max(values.max(initial=0), bound.max(initial=0))).bit_length())):
         one, go = (values >> bit & 1).astype(bool), (bound >> bit & 1).astype(bool)
@@ -346,7 +346,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
 
 
 def _replicas(record: Record) -> np.ndarray:
-    """A column per replica: shape, decision time, end, start and end of model loading."""
+    """Return a column by replica: shape, decision time, end, loading's start and end."""
     batches = np.array([(shape, *times) for shape, _, _, *times in record.occupied]).reshape(-1, 5).T
     if record.launches is None:
         return batches
@@ -417,7 +417,7 @@ def _holds(record: Record) -> dict[int, tuple[list[float], list[int]]]:
 
 
 class _Queues:
-    """Waiting tasks over time; a stopped or lost task waits until its next decision."""
+    """Waiting tasks over time; a stopped or lost task waits until it is started again."""
 
     def __init__(
         self, record: Record, row: np.ndarray, ready: np.ndarray, decided: np.ndarray, rank: np.ndarray,

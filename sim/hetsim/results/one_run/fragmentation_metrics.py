@@ -25,10 +25,10 @@ def fragmentation(run: Measured) -> float:
 
     It is unusable / unallocated GPUs, averaged over the time in which GPUs are unallocated.  On a node, a request
     cannot use any unallocated GPU if it does not fit there; otherwise it cannot use the GPUs with less free capacity
-    than it needs on one GPU.  The unusable GPUs are summed over nodes, and averaged over the tasks' requests.  If a
-    task requests the same on several types of accelerator, it can use any of them; if its requests differ by type, that
-    of its first accelerator mode counts.  For a request without GPUs that fits, all GPUs count as usable; in the paper
-    and the placement `fgd`, all count as unusable.
+    than it needs on one GPU.  The unusable GPUs are summed over nodes, and averaged over the requests of all tasks.  If
+    a task requests the same on several types of accelerator, it can use any of them; if its requests differ by type,
+    only the request of its first accelerator mode counts.  For a request without GPUs that fits, all GPUs count as
+    usable; in the paper and the placement `fgd`, all count as unusable.
     """
     time, free, stranded, _ = fragmentation_steps(run.result)
     span = np.minimum(np.append(time[1:], run.result.end), run.high) - np.maximum(time, run.low)
@@ -81,7 +81,7 @@ Steps = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def fragmentation_steps(result: Run) -> Steps:
-    """Free, unusable and available GPUs over the run, as step functions."""
+    """Return step functions: times, unallocated GPUs, unusable ones of these, GPUs up."""
     record, (requests, mix) = result.record, request_mix(result.record)
     # The measure knows only demands: it asks what would fit, regardless of which tasks may use the node.
     state = FreeCapacity(record.input.cluster, [replace(mode, partition=None) for ways in requests for mode in ways])

@@ -113,7 +113,7 @@ def named_users(run: RunInput) -> list[str]:
 
 
 def size_labels(shapes: Sequence[Shape]) -> list[str]:
-    """Label each shape by its GPUs, or by its cores if no task uses a GPU."""
+    """Label each shape (set of modes) by its GPUs, or by cores if no task uses a GPU."""
     labels = [gpus_label(shape) for shape in shapes]
     return labels if any(label != NO_GPU for label in labels) else [cores_label(shape) for shape in shapes]
 
@@ -131,8 +131,8 @@ def cores_label(shape: Shape) -> str:
 def gpus_label(shape: Shape) -> str:
     """Label of the GPUs that a task requests.
 
-    Counts up to 8 and powers of two have their own label, others share one: `9–15`.  An elastic task, which can run on
-    several counts, has the label of its range.
+    Counts up to 8 and powers of two have labels of their own; the counts between two powers share a label, such as
+    `9–15`.  An elastic task, which can run on several counts, is labeled with its smallest and largest count: `2 to 8`.
     """
     sizes = sorted({mode.gpu_share for mode in shape.modes if mode.gpus})
     if not sizes:
@@ -179,7 +179,7 @@ def _codes(result: Run, grouping: Grouping) -> tuple[np.ndarray, list[Any]]:
 
 
 def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.DataFrame:
-    """Metrics of one run by group; weighted: add the counts that weight the means."""
+    """Return one run's metrics by group; weighted: also counts that weight the means."""
     chosen = grouping.metrics or group_metrics(result.bound)
     for name in chosen:
         metrics.metric(name, result.bound)
@@ -211,7 +211,7 @@ def kept_values(result: Run, grouping: Grouping) -> dict[str, float]:
 
 
 def kept_by(columns: Iterable[str], by: str) -> dict[tuple[str, str], str]:
-    """Map (group, metric) to the column that stores it, as named by `kept_values`."""
+    """Map (group, metric) to its column name from `kept_values`, for grouping `by`."""
     columns_by_key = {}
     for column in columns:
         if column.startswith(_KEPT):

@@ -57,8 +57,8 @@ def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np
     """Return two masks: rows with limits on token times, and rows that satisfy them.
 
     If only the first token has a limit, the limit is satisfied once that token is in time, even if the request has not
-    finished when the run ends.  With one output token, `tpot` is not checked.  The first token of a call is timed from
-    its first attempt.
+    finished when the run ends.  With one output token, `tpot` is not checked.  If a client retries a request, the time
+    to its first token begins at the first attempt.
     """
     limited, kept = np.zeros(len(record.status), bool), record.status == COMPLETED
     begun = ~np.isnan(times["ttft"]) & (record.status == UNFINISHED)
@@ -75,11 +75,11 @@ def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np
 
 
 def due_times(record: Record) -> np.ndarray:
-    """Return when it is certain whether a request meets its token limits (NaN: none).
+    """Return when it is known if a request meets its token limits (NaN: no limits).
 
-    With a limit on the time per further token, this is when the last token is due.  That is counted from the time at
-    which the first token is due.  If the first token has no limit, it is counted from the actual first token; if there
-    was none, from the rejection, failure or giving up of the request; while the request waits, the result is inf.
+    This is when the last token is due: the time at which the first token is due, plus the limit per further token (0
+    without one) times their number.  Without a limit for the first token, its actual time is used; if there was no
+    first token, the end of the request (rejection, failure, reneging), or inf while the request waits.
     """
     due = np.full(len(record.status), np.nan)
     for service in record.input.language:

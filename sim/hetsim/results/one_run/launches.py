@@ -196,7 +196,7 @@ class PlaceColumns:
         return np.bincount(self.hosts if to_hosts else self.flat, weights=weights, minlength=devices)
 
     def begun(self, place: np.ndarray, chosen: np.ndarray, devices: int) -> np.ndarray:
-        """Number of the chosen launches that used each device."""
+        """Count the chosen launches that used each device; `place`: place of each launch."""
         by_place = np.bincount(place, weights=chosen, minlength=self.count)
         return np.bincount(self.flat, weights=by_place[self.owner], minlength=devices)
 
@@ -208,7 +208,7 @@ class PlaceColumns:
         return entry, self.flat[np.repeat(first, sizes) + within]
 
     def divided(self, place: np.ndarray, rate: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Divide launches' rates over devices; return arrays (launch, device, rate)."""
+        """Divide launches' rates over their devices; return arrays (launch, device, rate)."""
         entry, device = self.pairs(place)
         totals = np.maximum(self.totals[place[entry]], 1)
         if not self.over_nodes.any():
@@ -218,7 +218,7 @@ class PlaceColumns:
         return entry, device, rate[entry] * self.amount[begin[place[entry]] + within] / totals
 
     def names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Return codes by place (-1: no place or not `used`), and names (devices) by code."""
+        """Return a code for each place (device set; -1: not in `used`), and names by code."""
         cluster = self._record.input.cluster
         texts = []
         for devices, cores in self._used(used):
@@ -230,7 +230,7 @@ class PlaceColumns:
         return self._codes(used, texts)
 
     def node_names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Return the same as `names`, but with the names of the places' nodes."""
+        """Return codes by place (-1: no place or not `used`), and node names by code."""
         cluster = self._record.input.cluster
         nodes = [dict.fromkeys(cluster.devices[d].node for d in devices) for devices, _ in self._used(used)]
         texts = ["+".join([cluster.nodes[n].name for n in sorted(chosen)]) for chosen in nodes]

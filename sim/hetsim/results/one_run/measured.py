@@ -144,7 +144,7 @@ class Measured:
         return values[~missing] if missing.any() else values
 
     def unknown(self, name: str) -> int:
-        """Number of unfinished tasks without a value, which percentiles count as +inf."""
+        """Number of unfinished tasks without a value; percentiles count them as +inf."""
         return int(np.count_nonzero((self.status == UNFINISHED) & np.isnan(self.column(name))))
 
     def mean(self, name: str) -> float:
@@ -163,7 +163,7 @@ class Measured:
 
 
 def quantile(values: np.ndarray, share: float, infinite: int = 0) -> float:
-    """Quantile of `values` and of `infinite` times +inf; NaN if there are neither."""
+    """Return the quantile of `values` and `infinite` further values +inf; NaN if none."""
     if not (count := len(values) + infinite):
         return math.nan
     position = share * (count - 1)

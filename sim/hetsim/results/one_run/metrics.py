@@ -45,7 +45,7 @@ SETS: dict[str, Callable[[], Iterable[str]]] = {
 
 
 def check(name: str) -> None:
-    """Raise UnknownName, with a suggestion, unless this is a metric or a set."""
+    """Raise UnknownName, with a suggestion, unless this is a metric or a metric set."""
     names = [*SETS, *declarations()]
     if name not in names:
         raise unknown_metric(name, names)
@@ -65,5 +65,5 @@ def expanded(names: Iterable[str]) -> list[str]:
 
 
 def by_name(names: Iterable[str]) -> set[str]:
-    """Return the names that are names of metrics, not of sets."""
+    """Return the names of single metrics; drop names of metric sets such as `usual`."""
     return {name for name in names if name not in SETS}

@@ -31,11 +31,11 @@ class ModeTable:
         self._offered: dict[Mode, bool] = {}
 
     def codes(self, shape: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """Mode codes from numbers of shapes and mode positions in them; -1: no mode."""
+        """Return mode codes for numbers of shapes and positions in shapes; -1: no mode."""
         return position if len(self.offset) == 1 else np.where(position < 0, -1, self.offset[shape] + position)
 
     def column(self, value: Callable[[Mode], float], dtype: type = np.float64) -> np.ndarray:
-        """One value per mode, with a zero appended, so that code -1 selects 0."""
+        """One value per mode and a final 0, which index -1 (a task without mode) selects."""
         return np.array([*(value(mode) for mode in self.modes), 0], dtype=dtype)
 
     @cached_property
@@ -68,7 +68,7 @@ class ModeTable:
         return self._offered[mode]
 
     def by_shape(self, position: int, value: Callable[[Mode], float], missing: float) -> np.ndarray:
-        """Return by shape the value of its mode at `position`, or `missing` if unusable."""
+        """Return, by shape (set of modes), the value of mode `position`, or `missing`."""
         return np.array(
             [
                 value(shape.modes[position])
@@ -90,7 +90,7 @@ def capacity(mode: Mode, cluster: Cluster) -> float:
 
 
 def offered(mode: Mode, cluster: Cluster) -> bool:
-    """Return True if the mode could run on this cluster when empty."""
+    """Return True if the mode fits on the cluster while nothing else runs there."""
     if mode.unit is not None:
         return sum(_parts(mode, mode.unit, node) for node in cluster.nodes) >= (
             mode.node_count if mode.node_count > 1 else mode.millicores // MILLI
@@ -132,9 +132,9 @@ def _devices(mode: Mode, node: Node) -> int:
 class TaskTransfers:
     """Bytes that each task transfers when it runs alone; None if no task has any.
 
-    From the host, each device of a gang uploads an equal part of the private input, and every item that the task reads.
-    The devices download equal parts of the private output and of written items that no task reads (an item with readers
-    remains on the device).
+    Each device of a gang uploads from the host an equal part of the private input, and all of each item that the task
+    reads.  The devices download equal parts of the private output and of written items that no task reads (an item with
+    readers remains on the device).
     """
 
     private: np.ndarray | None

@@ -91,7 +91,7 @@ def task_columns(record: Record, table: ModeTable) -> dict[str, np.ndarray]:
 
 
 def _on_one_node(record: Record, table: ModeTable, sums: dict[str, np.ndarray], stepping: np.ndarray) -> None:
-    """Add to the sums the steps of jobs on one node, which use no link between nodes."""
+    """Add training steps of one-node jobs to totals `sums`; mark jobs in `stepping`."""
     tasks = record.input.tasks
     if (compute := record.stage("compute")) is None:
         end = np.where((record.status == UNFINISHED) & ~np.isnan(record.start), record.end, record.finish)
@@ -154,7 +154,7 @@ def series(record: Record) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
-    """Return a quantile over time of a step function; length: seconds of each value."""
+    """Return the quantile `share` (0 to 1) of values that last `length` seconds each."""
     if not length.sum() > 0:
         return math.nan
     order = np.argsort(values)
@@ -168,7 +168,7 @@ def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
 
 @metric(unit="share", better="less", sets=("network",))
 def communication_fraction(run: Measured) -> float:
-    """Share of jobs' device time that communication takes, as if alone on the links."""
+    """Share of jobs' device time spent on communication, without link contention."""
     return _share(run, "communication")
 
 
@@ -210,7 +210,7 @@ def network_utilization(run: Measured) -> float:
 
 @metric(unit="share", better="less", of="run", sets=("network",))
 def cross_rack_fraction(run: Measured) -> float:
-    """Bytes sent between racks / bytes sent between nodes, for jobs in the whole run."""
+    """Bytes sent between racks / bytes sent between nodes, over all jobs of the run."""
     stays = run.result.record.stays
     if stays is None or not stays["bytes"].sum() > 0:
         return math.nan

@@ -80,7 +80,7 @@ NOT_PROVEN = "is not proven optimal"  # Part of a run's warning about a plan tha
 
 
 def reservations(notes: Mapping[str, Any]) -> list[str]:
-    """Return remarks on the quality of a plan, such as a stopped search or late tasks."""
+    """Return caveats on the quality of a plan, such as a stopped search or late tasks."""
     texts = []
     gap = number(notes, "gap")
     if notes.get("optimal") is False:
@@ -160,7 +160,7 @@ def _foreseen(tasks: Tasks, table: ModeTable, wide: bool) -> bool:
     """Return True if the planner considered every mode that the tasks can use.
 
     Planners of sequential tasks consider modes of one core or one whole accelerator, those of parallel tasks (`wide`)
-    also gangs and several cores.  No planner considers fractions and batches.
+    also gangs and several cores.  No planner considers fractions and batches: the result is False for these.
     """
     used = [tasks.shapes[number] for number in np.unique(tasks.shape).tolist()]
     modes = {mode: None for shape in used for mode in shape.modes if table.offered(mode)}

@@ -92,10 +92,10 @@ class FreeCapacity:
         self, node: np.ndarray, cores: np.ndarray, memory: np.ndarray, up: np.ndarray, share: np.ndarray,
         gpu_memory: np.ndarray, usable: np.ndarray, cuts: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Return which modes fit (modes × states), and the free amounts of each state.
+        """Return how much of each mode fits (modes × states), and free amounts by state.
 
-        A state is the free capacity of one node for some time.  For a mode over several nodes, the first result is the
-        number of its parts that fit.
+        A state is the free capacity of one node for some time.  The count of a mode on one node is above 0 if the mode
+        fits; the count of a mode over several nodes is the number of its parts that fit on this node.
 
         Parameters:
             node: the node of each state; cores, memory: free amounts on it; up: True if its cores can be used.
@@ -139,7 +139,9 @@ class FreeCapacity:
         """Return, by mode and time interval, whether a mode fits: FITS, FRAGMENTED or 0.
 
         FRAGMENTED: it does not fit, but the free capacity of all nodes together would suffice. 0: even that does not.
-        states: columns of node states, the arguments of `measure`; at: interval in which each begins; count: intervals.
+        A node state is the free capacity of one node until it changes.  at: number of the time interval in which each
+        node state begins; states: the arguments of `measure`, arrays with an entry per node state; count: number of
+        intervals.
         """
 
         def over_time(values: np.ndarray) -> np.ndarray:
@@ -162,7 +164,7 @@ class FreeCapacity:
         return verdicts
 
     def blocks(self, states: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
-        """Yield the states in blocks that fit into memory for all modes."""
+        """Yield node states in blocks small enough to examine all modes in memory at once."""
         cells = len(states[0]) * self.type.shape[1] * len(self.asked)
         for block in np.array_split(np.arange(len(states[0])), 1 + cells // MAX_CELLS):
             yield [column[block] for column in states]
@@ -203,8 +205,8 @@ class FreeCapacity:
 def by_stretch(values: np.ndarray, at: np.ndarray, node: np.ndarray, count: int) -> np.ndarray:
     """Sum a value over all nodes, for each of `count` time intervals.
 
-    values, node: value and node of each state (time without a change on a node); the states of a node are contiguous,
-    in order of time. at: the interval in which each state begins; it ends when the next state of its node begins.
+    A state is a time without a change on one node.  values, node: value and node of each state, grouped by node, in
+    order of time.  at: the interval in which each state begins; it ends when the next state of its node begins.
     """
     order = np.argsort(at, kind="stable")
     last = np.searchsorted(at[order], np.arange(count), side="right") - 1
@@ -213,10 +215,10 @@ def by_stretch(values: np.ndarray, at: np.ndarray, node: np.ndarray, count: int)
 
 
 class RunReplay:
-    """A run replayed as time intervals in which capacity is constant."""
+    """Replays a run: the free capacity of each node, constant within each interval."""
 
     def __init__(self, record: Record, table: ModeTable, state: FreeCapacity, further: Sequence[np.ndarray] = ()):
-        """Prepare the replay; `further`: times at which an interval must end as well."""
+        """Prepare the replay; `further`: arrays of more times at which an interval begins."""
         launches, kept = occupations_of(record, table)
         self.record, self.state, self._launches = record, state, launches
         self.modes = [table.modes[code] for code in launches.mode[: len(launches) - len(kept)]] + kept
@@ -244,8 +246,8 @@ class RunReplay:
     def states(self) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return the interval in which each node state begins, and the states as arrays.
 
-        A state is a node's free capacity until it changes; those of a node are contiguous, in order of time.  The
-        arrays are the arguments of `FreeCapacity.measure`.
+        A state is a node's free capacity until it changes; the states of one node follow each other in order of time.
+        The arrays are the arguments of `FreeCapacity.measure`.
         """
         state, size = self.state, len(self.grid)
         if state.slices:

@@ -110,7 +110,7 @@ class Result:
 
     @cached_property
     def notes(self) -> dict[str, Any]:
-        """Notes that the policy made on the run; for a plan planned_makespan and others."""
+        """Notes of the policy on its run; planners note `planned_makespan`, for example."""
         return plain_note(self.record.notes)
 
     @property
@@ -130,7 +130,7 @@ class Result:
 
     @cached_property
     def stages(self) -> pd.DataFrame:
-        """The table of stages of each request (and item) that arrived."""
+        """The table of the stages of each request that arrived (or of each of its items)."""
         return self._table("stages", lambda: stages_table(self.record, self.modes))
 
     @cached_property
@@ -160,7 +160,7 @@ class Result:
 
     @cached_property
     def links(self) -> pd.DataFrame:
-        """The table of links that jobs over several nodes used, over the window."""
+        """The table of network links used by jobs on several nodes, within the window."""
         return self._table("links", lambda: links_table(self.record, *self.window))
 
     @cached_property

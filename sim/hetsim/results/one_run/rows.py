@@ -1,7 +1,7 @@
 """Rows of the task table: one per task, or one per request with all its stages.
 
-Results count requests: a request with several stages, which are tasks of the engine
-(`hetsim.model.tasks.StagedRequests`), is one row.  All values by row of the table are computed here.
+In results a request with several stages, which are tasks of the engine (`hetsim.model.tasks.StagedRequests`), is one
+row.  This module computes the values of the table's columns.
 """
 
 from functools import cached_property
@@ -18,7 +18,7 @@ def is_retry(record: Record) -> np.ndarray:
 
 
 def met_by_calls(rows: "TableRows", attempt_of: np.ndarray, met: np.ndarray) -> np.ndarray:
-    """Mask of rows that met a limit; a call's result is in its first attempt's row."""
+    """Mask of rows that met a limit; a call's attempts count in the row of the first."""
     first = rows(attempt_of)
     by_call = np.zeros(len(attempt_of), bool)
     by_call[first[met & (first >= 0)]] = True
@@ -29,7 +29,7 @@ class TableRows:
     """The rows of the task table, in workload order."""
 
     def __init__(self, record: Record, apart: bool = False):
-        """`apart`: each task has its own row, also the stages of requests."""
+        """`apart`: each stage of a request has its own row; else each request has a row."""
         self.record = record
         self.staged = None if apart else record.input.tasks.staged
         there = record.status != NOT_ARRIVED
@@ -53,21 +53,21 @@ class TableRows:
 
     @cached_property
     def members(self) -> np.ndarray:
-        """The tasks of all rows, ordered by row, then as in the workload."""
+        """The tasks behind all rows (a row may have several), by row, then workload order."""
         assert self.staged is not None
         arrived = np.flatnonzero(self.record.status != NOT_ARRIVED)
         return arrived[np.argsort(self.staged.first[arrived], kind="stable")]
 
     @cached_property
     def owner(self) -> np.ndarray:
-        """For each task in `members`, the table's row to which it belongs."""
+        """For each task of `self.members` (the tasks of all rows), the index of its row."""
         assert self.staged is not None
         first = self.staged.first[self.members]
         return np.searchsorted(first if self.chosen is None else self.chosen, first)
 
     @cached_property
     def begin(self) -> np.ndarray:
-        """For each row, the position in `members` (tasks by row) where its tasks begin."""
+        """For each row, the index of its first task in `members` (tasks sorted by row)."""
         return np.searchsorted(self.owner, np.arange(self.count))
 
     @cached_property

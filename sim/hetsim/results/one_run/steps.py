@@ -20,13 +20,13 @@ SINGLE_STEPS = 5_000_000  # Maximum number of steps timed one by one; above it t
 
 
 def steps_table(record: Record) -> pd.DataFrame:
-    """Return the table of replica events, in the order of their ends.
+    """Return a table of replica events: each is a step, or several decoding steps.
 
-    Columns: `service`, `replica` (its number), `device`; `start`, `end` (s); `steps` in the event; `sequences` decoded
-    in each step, `prompt_tokens` read, `tokens` (decoded and read in all steps); requests `running` in the replica, and
-    `waiting` for it, at the end; KV blocks (missing if memory sets no limit): `kv_blocks` in total, `kv_used_start`,
-    `kv_used` (at the end, which is the maximum of the row), `kv_free` and `kv_cached` (free blocks that hold prefixes)
-    at the end.
+    Rows are in the order of their ends.  Columns: `service`, `replica` (its number), `device`; `start`, `end` (s);
+    `steps` in the event; `sequences` decoded in each step, `prompt_tokens` read, `tokens` (decoded and read in all
+    steps); requests `running` in the replica, and `waiting` for it, at the end; KV blocks (missing if memory sets no
+    limit): `kv_blocks` in total, `kv_used_start`, `kv_used` (at the end, where use is highest in the event), `kv_free`
+    and `kv_cached` (free blocks that contain prefixes) at the end.
     """
     if (steps := record.steps) is None:
         return pd.DataFrame()
@@ -54,7 +54,7 @@ def steps_table(record: Record) -> pd.DataFrame:
 
 
 def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
-    """Return gaps (s) between tokens that end in [low, high], and their numbers."""
+    """Return token gaps (s) that end in [low, high], and how often each gap occurs."""
     if (rows := record.steps) is None:
         return np.empty(0), np.empty(0)
     chosen = np.flatnonzero(rows["sequences"] > 0)
@@ -84,7 +84,7 @@ def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[
 
 
 def _first_steps(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of the first step of each row, and how much longer each next step takes."""
+    """Return, by table row, the first step's seconds, and their growth with each step."""
     rows = record.steps
     assert rows is not None
     services = {service.name: service for service in record.input.language}
@@ -125,11 +125,11 @@ COLUMNS = ("device_type", "devices", "items", "completed", *SECONDS_COLUMNS, "ba
 def stage_figures(result: Run) -> pd.DataFrame:
     """Return the table of stages by name; empty if no request has stages.
 
-    Covers the requests that arrive in the window: `items` is the number of items that need the stage, `completed` those
-    that finished it.  `wait` is the time from the end of the previous stage (for the first, the arrival) to the start,
-    `service` = upload + compute + download, and `overhead` the remainder, as for tasks; the means of wait, service and
-    overhead, summed over the stages, are the mean response if all requests have one item and complete.  `batch_mean` is
-    items per launch, `utilization` the share of the window in which its `devices` computed for the stage.
+    Covers the requests that arrive in the window.  `items`: items that need the stage.  `completed`: items that
+    finished it.  `wait`: time from the end of the previous stage (for the first, the arrival) to the start.  `service`:
+    upload + compute + download.  `overhead`: the remaining time.  If all requests have one item and complete, the means
+    of wait, service and overhead, summed over the stages, are the mean response.  `batch_mean`: items per launch.
+    `utilization`: share of the window in which the stage's `devices` computed for it.
     """
     frame, (low, high) = result.stages, result.window
     if frame.empty:

@@ -137,7 +137,7 @@ def save(result: Kept, target: Path) -> Path:
 
 
 def write_mark(folder: Path, about: dict[str, Any]) -> None:
-    """Write the file that makes a directory one of results, with digests of its files."""
+    """Mark a folder as results: write digests of its files, without nested results."""
     runs = [path.parent for path in folder.rglob(MARK)]
     files = [path for path in folder.rglob("*") if path.is_file() and not any(run in path.parents for run in runs)]
     digest_by_name = digests(folder, sorted(path.relative_to(folder).as_posix() for path in files))

@@ -279,7 +279,7 @@ def _codes(column: np.ndarray | None, rows: TableRows) -> np.ndarray:
 def _stages(
     record: Record, rows: TableRows, start: np.ndarray, finish: np.ndarray, status: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds of upload, compute and download; a running task's, until the run's end."""
+    """Return seconds of upload, compute and download (so far, for running tasks)."""
 
     def counted(name: str) -> np.ndarray | None:
         column = record.stage(name)
@@ -326,7 +326,7 @@ def _reasons(record: Record, rows: TableRows) -> Any:
 
 
 def _energy(record: Record, table: ModeTable) -> np.ndarray:
-    """Joules above idle for useful work, by task; a batch's energy is divided equally."""
+    """Joules above idle by task, lost work excluded; batches are divided equally."""
     count = len(record.status)
     if not record.input.cluster.has_watts:
         return np.full(count, np.nan)
@@ -402,7 +402,7 @@ def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np
 
 
 def due_times(record: Record) -> np.ndarray:
-    """Return when deadline or token limits (the earlier) are due; NaN: none, or retry."""
+    """Return when a deadline or token limit is due (the earlier); NaN: none or retry."""
     tasks = record.input.tasks
     due = np.full(len(tasks), np.nan) if tasks.deadline is None else tasks.deadline
     due = np.fmin(due, language.due_times(record)) if record.input.language else due

@@ -57,8 +57,8 @@ def declare_statistics(
 ) -> None:  # fmt: skip
     """Declare five metrics of a column of the task table: mean, p50, p95, p99 and max.
 
-    `meaning`: the column in words.  `sets`: further sets of each statistic.  `every`: a set that contains all five.
-    `weight`: as for `metric`, for the mean.
+    `meaning`: the column in words.  `sets`: by statistic, the further metric sets that contain it.  `every`: a metric
+    set that contains all five.  `weight`: as for `metric`, for the mean.
     """
     for label in STATISTICS:
         metric(
@@ -148,7 +148,7 @@ def rejected_fraction(run: Measured) -> float:
 
 
 def _met(run: Measured) -> tuple[int, int]:
-    """Numbers of tasks that met their deadline, and whose deadline was before the end."""
+    """Count tasks that met their deadline, and tasks whose deadline passed in the run."""
     column = run.series("met_deadline")
     return int(column.sum()), int(column.notna().sum())
 

@@ -277,7 +277,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
 def _groups(
     record: Record, table: ModeTable, launches: LaunchColumns, places: PlaceColumns, amount: np.ndarray, by: str
 ) -> list[tuple[str, np.ndarray]]:
-    """Return, by device type or node, which part of each launch's `amount` it has."""
+    """Return, by device type or node, its name and its part of each launch's `amount`."""
     if by == "type":
         names = list(dict.fromkeys(mode.type.name for mode in table.modes))
         number = table.column(lambda mode: names.index(mode.type.name), np.int64)[launches.mode]

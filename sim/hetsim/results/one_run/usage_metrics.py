@@ -83,7 +83,7 @@ for _part, (_column, _meaning) in _PARTS.items():
 
 @metric(unit="J", better="less", sets=("groups:190", "group_rows:190"), title="energy of work", hide_if_zero=True)
 def energy_of_tasks_j(run: Measured) -> float:
-    """Sum of the tasks' energy_j: joules above idle of their useful work."""
+    """Energy (J) of all tasks' useful work, without idle power: the sum of `energy_j`."""
     return float(run.column(ENERGY).sum()) if run.result.record.input.cluster.has_watts else math.nan
 
 
@@ -109,7 +109,7 @@ def cost_held(run: Measured) -> float:
 
 @metric(unit="money", better="less", of="run", sets=("costs",), hide_if_zero=True, title="cost of idle replicas")
 def cost_held_idle(run: Measured) -> float:
-    """Price × time in which GPUs were occupied but idle; undefined without replicas."""
+    """Cost of GPUs while they are occupied but idle; NaN without prices or replicas."""
     given: Any = run.result.record.input
     if not (given.cluster.priced and any(one.kinds for one in (*given.language, *given.services))):
         return math.nan
@@ -153,7 +153,7 @@ def jobs_in_system_mean(run: Measured) -> float:
     hide_if_zero=True,
 )  # fmt: skip
 def preemptions(run: Measured) -> float:
-    """Number of times that the policy stopped a running task of the window."""
+    """Number of preemptions by the policy, of tasks that arrived in the window."""
     return int(run.column(STOPS).sum())
 
 
@@ -165,7 +165,7 @@ def migrations(run: Measured) -> float:
 
 @metric(unit="share", better="neither", of="run")
 def cache_hit_fraction(run: Measured) -> float:
-    """Share of completed requests to services with a cache that the cache answered."""
+    """Share of completed requests that a cache answered, among services with a cache."""
     services = run.result.record.input.services
     names = [service.name for service in services if getattr(service, "cache", None) is not None]
     if not names or not run.count(COMPLETED):

@@ -12,7 +12,7 @@ from hetsim.scenario.schema import cluster as schema
 
 
 def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
-    """Build the cluster; ScenarioError if it has no nodes or its types conflict."""
+    """Build the cluster; raise ScenarioError with all problems, such as no devices."""
     problems: list[Problem] = []
     first_by_name: dict[str, tuple[DeviceType, str]] = {}
     names: dict[str, int] = {}

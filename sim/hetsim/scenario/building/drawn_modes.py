@@ -1,4 +1,4 @@
-"""Modes of tasks whose times are drawn (classes) or computed (training steps)."""
+"""Modes of tasks with random times (task classes) or computed times (training)."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -74,7 +74,7 @@ def exchange_over(
     cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
     at_peak: float = math.nan, largest: float = 1.0, pipeline: StepPipeline | None = None,
 ) -> Exchange:  # fmt: skip
-    """Return a step with communication; its nominal time ignores the racks' uplinks."""
+    """Return a training step with communication; nominal time without rack uplinks."""
     card = min(spec.network.upload, spec.network.download) / spec.cards
     seconds = compute + filling
     for phase in phases:
@@ -162,7 +162,7 @@ class DrawnModes:
         return mode, times * stretch_of(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
-        """Return the job's step on the slowest kind of node; None: it sends nothing."""
+        """Return a step's communication on the slowest kind of node, or None without any."""
         if (communication := self.demand.communication) is None:
             return None
         cluster, nodes = self.context.cluster, self.demand.used("nodes")
@@ -181,7 +181,7 @@ class DrawnModes:
         self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None,
         exchange: Exchange | None = None, nodes: int | None = None,
     ) -> None:  # fmt: skip
-        """Add a GPU mode, or with `scaling` one per number of GPUs; `times`: at speedup 1."""
+        """Add a GPU mode per count in `scaling` (or one); `times`: seconds at speedup 1."""
         demand = self.demand
         counts = {"": 1.0} if demand.scaling is None else demand.scaling
         stretch = 1.0
@@ -222,7 +222,7 @@ class DrawnModes:
         return self._sample(f"modes.{number}", time)
 
     def _scaled(self, kind: str, drawn: np.ndarray) -> list[tuple[DeviceType, np.ndarray]]:
-        """Return times on each type of a kind (divided by its speed), or on a named type."""
+        """Return times on each type, divided by its speed unless `kind` names the type."""
         return [(one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)]
 
     def _computed(self, way: TaskMode) -> list[tuple[DeviceType, np.ndarray]]:
@@ -232,7 +232,7 @@ class DrawnModes:
         timed = [(one, peak) for one in devices if (peak := peak_of(one)) is not None]
         if devices and not timed:
             names = ", ".join(one.name for one in devices)
-            raise ValueError(f"the speed of {names} is unknown; give it a peak under cluster")
+            raise ValueError(f"the speed of {names} is unknown; give it the key peak under cluster")
         shares = [one.sharing.share_of(way.slice) or gpus for one, _ in timed]
         ways = zip(timed, shares, strict=True)
         return [(one, _on(one, peak, seconds, gpus=share, cores=cores)) for (one, peak), share in ways]
@@ -282,7 +282,7 @@ class DrawnModes:
             if not wanted or device.kind == "cpu" or not specs:
                 continue
             if peak is None:
-                refused.append(f"the speed of {device.name} is unknown; give it a peak under cluster")
+                refused.append(f"the speed of {device.name} is unknown; give it the key peak under cluster")
                 continue
             if device.memory is not None and state + kept > device.memory:
                 refused.append(too_large(state, kept, device.memory, device.name))

@@ -134,7 +134,7 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
 
 
 def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
-    """Return lowest fault rate (1/s) and longest time without fault, by device type."""
+    """Return the lowest fault rate (1/s) and longest possible uptime (s) of each type."""
     per_device = np.zeros(len(cluster.devices))
     sound = np.full(len(cluster.devices), np.inf)
     for fault in faults:

@@ -1,4 +1,4 @@
-"""Builds the modes and the `LanguageService` of a `service: {kind: llm}` entry."""
+"""Builds the service and the replicas' modes of a `service: {kind: llm}` entry."""
 
 import math
 from functools import cached_property
@@ -61,7 +61,7 @@ class DrawnRequests(Generic[S]):
     def _overload(
         self, rate: float, max_rate: float, limited_rate: float, servers: str, why: str, otherwise: str
     ) -> tuple[str, float] | None:
-        """Return an overload warning and the maximum rate; None if `rate` is not above it."""
+        """Return a warning and the maximum rate (requests/s); None if `rate` is below it."""
         text = f"{self.name}: {rate:.4g} requests/s arrive"
         if rate > max_rate:
             return f"{text}, but its {servers} serve at most {max_rate:.4g}/s: the queue grows without bound", max_rate
@@ -102,7 +102,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return f"the cluster has no accelerator {named}"
 
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
-        """Draw n requests' tokens (into `extra`); return modes, and seconds if alone."""
+        """Draw n requests, set `self.extra` to tokens; return modes with seconds if alone."""
         if demand.tokens is None:
             text = "the lengths of prompts and answers are missing; give tokens: {prompt: ..., output: ...}"
             raise self.context.fail(self.path, text)
@@ -129,7 +129,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return [(mode, kind.times.alone(prompt, output, limit)) for kind, mode in self.modes]
 
     def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
-        """Add the service to the entry's tasks, with warnings and a check of its load."""
+        """Attach the service to its entry's tasks; add warnings and a check of its load."""
         stream.language = self.service
         stream.replica_modes = self.modes
         for kind, mode in stream.replica_modes:
@@ -163,7 +163,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         stream.overload = overload
 
     def _intervals(self, stream: TaskStream) -> None:
-        """Warn of the uncertainty of step times; draw this run's factor if `uncertain`."""
+        """Warn of the interval of step times, if any; set or draw the factor on all steps."""
         service = self.service
         if service.interval is not None:
             interval = of_engine("measured")(*service.interval)

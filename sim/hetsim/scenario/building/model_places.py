@@ -13,7 +13,7 @@ PLACE_NAMES = {"host": "host memory of a node", "disk": "the disk of a node"}
 
 
 def place_problems(streams: Sequence[TaskStream], workload: Sequence[WorkloadEntry], context: Context) -> list[Problem]:
-    """Return problems of the places that models are loaded from; warn of evictions."""
+    """Return problems of places to load models from; warn if models evict each other."""
     problems: list[Problem] = []
     totals, crowded = dict[str, float](), dict[str, str]()
     places = [*PLACES, *context.cluster.fabric.stores]

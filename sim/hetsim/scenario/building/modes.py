@@ -61,8 +61,8 @@ class ModeBook:
         """Return the mode of a demand, by default of 1 core or 1 GPU.
 
         `span_any`: the mode may use several nodes; if None, the demand's `span` decides.  `curve`: how the time depends
-        on layout and work.  Equal demands with the same curve share one Mode object; a different curve makes a
-        different mode.
+        on layout and work.  `exchange`: compute time and traffic of a training step.  Equal demands with the same curve
+        and exchange share one Mode object.
         """
         on_cpu = device.kind == "cpu"
         slice, nodes, memory = demand.slice, demand.used("nodes"), demand.used("memory")
@@ -97,7 +97,7 @@ class ModeBook:
         return interned
 
     def served(self, device: DeviceType, way: VariantSpec, gpu_memory: int, batch_limit: int, several: bool) -> Mode:
-        """Return a new mode of a service's variant on a type of device."""
+        """Return a new mode of variant `way`; `several`: add the device to its name."""
         on_cpu = device.kind == "cpu"
         gpus = 0.0 if on_cpu else way.used("gpus")
         cores = (way.cpus or 1.0) if on_cpu else (way.cpus or 0.0)
@@ -163,7 +163,7 @@ class ModeBook:
         return f"{_size(mode.gpu_memory)} of GPU memory for {mode.slice or share} exceed the memory of {within}"
 
     def _parts(self, node: Node, mode: Mode) -> int:
-        """Return how many parts of a mode over several nodes an empty node can run."""
+        """Return how many cores (or node parts: 0 or 1) of a mode an empty node can run."""
         unit = mode.unit
         assert unit is not None
         if self._room(node, unit) < max(1, unit.gpus):
@@ -173,7 +173,7 @@ class ModeBook:
         return node.cpus if not unit.memory or node.memory is None else min(node.cpus, node.memory // unit.memory)
 
     def _room(self, node: Node, mode: Mode) -> int:
-        """Return how many devices of a mode an empty node has room for (cores: 0 or 1)."""
+        """Return how many devices of a mode fit on an empty node (mode on cores: 0 or 1)."""
         if mode.on_cpu:
             fits = node.cpu.type is mode.type and mode.millicores <= node.cpus * 1000
             return int(fits and (node.memory is None or mode.memory <= node.memory))

@@ -64,7 +64,7 @@ class RowModes:
 
 
 class _Way(NamedTuple):
-    """A mode of a group of rows, and the source of its times."""
+    """A mode in which a group of trace rows can run, and the source of its times."""
 
     mode: Mode
     column: str | None  # column of the table with the times; None on a missing device, where tasks never run
@@ -86,8 +86,8 @@ class _Group:
 def modes_of_rows(rows: TraceRows, refused: dict[int, str], context: Context) -> RowModes:
     """Return the modes of each row; raise ScenarioError if a row has none.
 
-    `refused`: reasons of rejection, by position of the row; with `unfit: reject`, rows without a mode are added.
-    Rejected rows have a placeholder as shape.  With `unfit: leave_out` rows without a mode are removed.
+    `refused`: reasons of rejection, by position of the row; with `unfit: reject`, this function adds the rows without a
+    mode.  Rejected rows have a placeholder as shape.  With `unfit: leave_out`, rows without a mode are removed.
     """
     groups = list(_groups(rows, refused, context))
     if rows.entry.unfit == LEAVE_OUT[1]:
@@ -211,7 +211,7 @@ def with_computed_times(entry: WorkloadEntry, table: TaskTable, path: Path_, con
 
 
 def _stages_of_work(table: TaskTable, peak: Peak, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the seconds of launches, operations and memory traffic; NaN if unknown."""
+    """Return seconds of kernel launch, computing and memory traffic; NaN if unknown."""
     flops, efficiency = table.numbers["flops"][rows], table.numbers.get("efficiency")
     reached = np.ones(len(rows)) if efficiency is None else np.nan_to_num(efficiency[rows], nan=1.0)
     overhead = np.where(np.isnan(flops), np.nan, peak.launch_overhead)
@@ -228,7 +228,7 @@ NODE, ANY, IF_WIDER = range(3)  # a gang may use several nodes: no, yes, or only
 
 
 def _spans(entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarray:
-    """Return by row if gangs may use several nodes: NODE (no), ANY, IF_WIDER (must)."""
+    """Return by row if gangs may span nodes: NODE (no), ANY, IF_WIDER (if they must)."""
     if entry.span != "recorded":
         return np.full(len(kept), ANY if entry.span == "any" else NODE, dtype=np.int8)
     if (names := table.extra.get("recorded_node")) is None:
@@ -257,7 +257,7 @@ def demand_of(entry: WorkloadEntry, table: TaskTable, key: str, kept: np.ndarray
 
 
 def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, float]]:
-    """Return device types with times: type, column of the times, factor on the times."""
+    """Return (device type, trace column of its run times, factor on them) tuples."""
     cluster = context.cluster
     own = {
         device.name: column
@@ -287,7 +287,7 @@ def _mode(
     entry: WorkloadEntry, device: DeviceType, demand: dict[str, Any], profile: str, partition: Partition | None,
     span: int, context: Context, size: tuple[int, WorkCurve] | None = None,
 ) -> Mode | None:  # fmt: skip
-    """Return a row's mode on a device type; None: a GPU type, but it requests 0 GPUs."""
+    """Return a recorded job's mode on a type; None: a GPU type, but no GPU requested."""
     values = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
     gpus = values["gpus"] = values["gpus"] if size is None else float(size[0])
     if device.kind != "cpu" and gpus == 0:

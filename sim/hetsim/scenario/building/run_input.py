@@ -93,7 +93,7 @@ def service_policies(
 def _note_overload(
     stream: TaskStream, spec: PolicySpec, policy: Any, scenario: "ScenarioSource", context: Context
 ) -> None:  # fmt: skip
-    """Warn if a service cannot serve its load; record the overload if it is certain."""
+    """Warn if a service cannot serve its load; if certain, record it in `context`."""
     overload = None if stream.overload is None else stream.overload(policy, spec.name)
     if overload is None:
         return
@@ -108,7 +108,7 @@ def _note_overload(
 
 
 def iterates(spec: PolicySpec) -> bool:
-    """Return True if a batching policy is one for language models."""
+    """Return True if a batching policy serves language models (continuous batching)."""
     return bool(getattr(registry.policy("batching", spec.name), "iterates", False))
 
 
@@ -133,7 +133,7 @@ def _replica_policies(stream: TaskStream, scenario: "ScenarioSource", problems: 
 
 
 def _without_age(router: Routing) -> str | None:
-    """Return why the router cannot use its `refresh` or `delay`; None if it can."""
+    """Return why the router cannot use outdated signals (`refresh`, `delay`), or None."""
     if "forecast" in router.signals and (router.refresh or router.delay):
         return "the forecast uses the current state; leave out refresh and delay"
     if router.delay and not router.refresh and router.signals != ("queue",):
@@ -337,7 +337,7 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
 def true_rates(
     scenario: ScenarioSource, streams: list[TaskStream], name: str, problems: list[Problem]
 ) -> Mapping[str, Callable[[float], float]]:
-    """Return the arrival rate (1/s) of each class and service as a function of time."""
+    """Return functions of time for the arrival rates (1/s) of classes and services."""
     parts: dict[str, list[tuple[float, Any, float]]] = {}
     for stream in streams:
         number = int(stream.path[1])
@@ -365,7 +365,7 @@ def _rate(parts: list[tuple[float, Any, float]], time: float) -> float:
 
 
 def may_take_long(scheduler: Scheduler, name: str, problem: PlanProblem) -> list[str]:
-    """Warn of a long run if the scheduler considers all waiting tasks in each round."""
+    """Return a warning if rounds that examine all waiting tasks make the run long."""
     cost, count = scheduler.round_cost(problem), len(problem.tasks)
     if not cost or cost * count**2 < LONG:
         return []

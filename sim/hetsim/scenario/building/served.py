@@ -32,7 +32,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
 
     @cached_property
     def modes(self) -> list[tuple[Mode, ComputeStage]]:
-        """Modes of all variants on their devices, each with its compute stage."""
+        """Modes of all variants of the service on their devices, with compute stages."""
         modes: list[tuple[Mode, ComputeStage]] = []
         self.kinds: list[ReplicaKind] = []  # the replicas in each mode, if there are any
         for way in self.service.ways:
@@ -92,7 +92,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             raise self._fail("model", text)
 
     def _limit(self, way: VariantSpec, device: Any, memory: int, capacity: int | None) -> int:
-        """Return the maximum batch that measured sizes, max_batch and GPU memory allow."""
+        """Return the maximum batch size that measurements, max_batch and GPU memory allow."""
         limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
         for stage in (way.upload, way.compute, way.download):
             if stage.measured is not None and not stage.extrapolate:
@@ -108,7 +108,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return limit
 
     def ways(self, n: int, label: tuple[str, ...], demand: Demand) -> list[tuple[Mode, np.ndarray]]:
-        """Draw n requests (tokens into `extra`); return modes, each with all their times."""
+        """Draw n requests, set `self.extra` to their tokens; return (mode, seconds) pairs."""
         self.extra = {} if demand.tokens is None else self._tokens_of(demand, n, label)
         return self._times(n, label)
 
@@ -191,7 +191,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return max(self._served(mode, size, each, bytes_in=bytes_in, bytes_out=bytes_out) for size in sizes)
 
     def _served(self, mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> float:
-        """Return the rate (1/s) of a mode in batches of `size` with overlapping stages."""
+        """Return the maximum requests/s in a mode, with overlapping batches of `size`."""
         up, compute, down = _stages(mode, size, each, bytes_in=bytes_in, bytes_out=bytes_out)
         longest = max(compute, up + down if mode.type.link.duplex == "half" else max(up, down))
         streams = 1 if mode.on_cpu else mode.type.streams
@@ -214,7 +214,7 @@ def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: floa
 
 
 def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
-    """Return least and mean seconds a request adds to a batch (no tokens: both mean)."""
+    """Return minimum and mean seconds a request adds to a batch; equal without tokens."""
     if compute.by_tokens:
         return float(times.min()), float(times.mean())
     mean = 0.0 if compute.per_item is None else float(compute.per_item.mean)

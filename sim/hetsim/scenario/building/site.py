@@ -99,7 +99,7 @@ def unknown_partition(name: str, cluster: Cluster) -> str:
 def recorded_partitions(
     demand: Demand, path: Path_, table: TaskTable, kept: np.ndarray, context: "Context"
 ) -> tuple[np.ndarray, list[Partition | None], dict[int, str]]:
-    """Return each row's partition number, all partitions, and reasons of rejections.
+    """Return each row's partition number, all partitions, and {row: why rejected}.
 
     Rows that name no partition are in the partition of the entry, or in the default partition.
     """
@@ -144,7 +144,7 @@ def _text(cell: object) -> str:
 
 
 def apply_rules(tasks: Tasks, site: SiteSpec, context: "Context") -> None:
-    """Apply time limits and rejections to the merged tasks."""
+    """Apply the site's time limits and rejections to the merged tasks."""
     limit = _asked(tasks)
     if any(tasks.partitions):
         limit = _by_partition(tasks, limit, context.cluster)
@@ -165,7 +165,7 @@ def _asked(tasks: Tasks) -> np.ndarray | None:
 
 
 def _by_partition(tasks: Tasks, limit: np.ndarray | None, cluster: Cluster) -> np.ndarray | None:
-    """Apply partitions' default limits; reject tasks that violate partitions' rules."""
+    """Return time limits with partition defaults; reject tasks that violate rules."""
     codes = np.zeros(len(tasks), dtype=np.int32) if tasks.partition_code is None else tasks.partition_code
     for code, name in enumerate(tasks.partitions):
         if not name:

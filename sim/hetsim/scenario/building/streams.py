@@ -44,7 +44,7 @@ class Stages:
 class TaskStream:
     """Columns of one workload entry, in task order; codes are indexes of name lists.
 
-    `time` and `estimate` have a column for each mode of the widest shape (list of modes), inf beyond a row's own modes;
+    `time` and `estimate` have a column per mode of the task with the most modes, and inf beyond a task's own modes;
     `estimate` is None if exact.  `deadline` and `patience` count seconds from the arrival.
     """
 
@@ -163,7 +163,7 @@ def draw_codes(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndar
 
 
 def estimate_error(demand: Demand, n: int, rng: np.random.Generator) -> np.ndarray | None:
-    """Draw the factor from true time to estimate for each task; None if exact."""
+    """Draw each task's ratio of estimate to true time; None if estimates are exact."""
     given = demand.estimates
     if given is None or (given.error is None and given.factor == 1):
         return None
@@ -175,14 +175,14 @@ def unfit(
     context: Context, path: Path_, count: int, first: str, refused: list[Mode], types: Iterable[str] = (),
     nodes_by: str = "nodes: N",
 ) -> Problem:  # fmt: skip
-    """Return the problem that no device of the cluster can ever run these tasks."""
+    """Return a problem: `count` tasks (the first: `first`) can never run, and why."""
     many = f"{count:,} tasks, the first of them {first}," if count > 1 else first
     why = why_unfit(context, refused, types, nodes_by)
     return context.problem(path, f"{many} can never run on this cluster: {why}")
 
 
 def why_unfit(context: Context, refused: list[Mode], types: Iterable[str] = (), nodes_by: str = "nodes: N") -> str:
-    """Explain why none of these modes (or no mode at all) can run."""
+    """Return why no `refused` mode fits; without any, that no node has one of `types`."""
     if refused:
         return "; ".join(dict.fromkeys(context.modes.why_not(mode, nodes_by) for mode in refused))
     kinds = [kind.name for kind in context.cluster.types.values() if context.modes.of_kind(kind.name)]
@@ -192,7 +192,7 @@ def why_unfit(context: Context, refused: list[Mode], types: Iterable[str] = (), 
 
 
 def closed_rows(entry: WorkloadEntry, until: float, fastest_mean: float) -> int:
-    """Return the number of rows of a closed loop: its `count`, or a safe upper bound."""
+    """Return a closed loop's number of rows: `count`, or an upper bound for `until` s."""
     if entry.count is not None:
         return entry.count
     arrivals: Any = entry.arrivals
@@ -247,7 +247,7 @@ def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
 
 
 def _bind_apart(stream: TaskStream, attempts: tuple[int, ...], changes: dict[str, Any], context: Context) -> None:
-    """Bind each try to a random mode, and its simultaneous copies to different modes."""
+    """Bind each try of a task to a random mode, its hedged copies to different modes."""
     tries, copies, _ = attempts
     random, shapes = context.random.stream("apart", stream.name), changes["shape"]
     times = {key: np.full_like(changes[key], np.inf) for key in ("time", "estimate") if changes[key] is not None}
@@ -270,7 +270,7 @@ OF_SIZE = ("prompt_tokens", "output_tokens")  # Columns that are the size of a r
 
 
 def _other_sizes(stream: TaskStream, times: int, random: np.random.Generator) -> np.ndarray:
-    """Draw `times` random calls of the same class for each call, to reuse their sizes."""
+    """For each call, draw `times` calls of the same class, whose sizes are reused."""
     kind = stream.shape if stream.class_code is None else stream.class_code
     kinds = np.tile(kind, (times, 1))
     drawn = np.empty(kinds.shape, np.int64)
@@ -341,10 +341,10 @@ def check_retries(
     calls: Calls, tasks: Tasks, streams: list[TaskStream], policies: Sequence[Any], batching: Sequence[Any],
     killing: bool, context: Context,
 ) -> None:  # fmt: skip
-    """Raise ScenarioError for retries whose cause cannot occur in the scenario.
+    """Raise ScenarioError if no cause of a client's retries can occur in the scenario.
 
     policies: policies of the whole run; batching: batching policies of the streams with a service.  A policy that may
-    reject tasks has `rejects` True.  killing: tasks are killed at their time limits.
+    reject tasks has `rejects` True.  killing: True if tasks are killed at their time limits.
     """
     problems: list[Problem] = []
     served = iter(batching)

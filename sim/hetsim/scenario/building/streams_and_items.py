@@ -31,7 +31,8 @@ M = TypeVar("M", bound=BaseModel)
 def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) -> list[Problem]:
     """Return problems of cluster and entries that concern more than one key.
 
-    Used if other keys are invalid, so that one report has all problems.  `tables`: the readable traces, by entry.
+    Called for a scenario in which other keys are invalid, so that one report lists these problems too.  `tables`: the
+    readable traces, by entry.
     """
     data, context = document.data, {"base": str(base)}
     entries = _as_list(data.get("workload"))
@@ -59,7 +60,7 @@ def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) ->
 
 
 class ScenarioHorizon(Model):
-    """The key `horizon`, read alone if other keys of the scenario are invalid."""
+    """The key `horizon` alone, which can be read although other keys are invalid."""
 
     horizon: Seconds | None = None
 
@@ -76,7 +77,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def entry_names(entries: list[Any]) -> list[str | None]:
-    """Return the name of each entry: its own, its class, or `stream` with a number."""
+    """Return each entry's name, else class, else `stream0` etc.; None: invalid name."""
     given = enumerate(entry if isinstance(entry, dict) else {} for entry in entries)
     names = [entry.get("name") or entry.get("class") or f"stream{number}" for number, entry in given]
     return [str(name) if isinstance(name, str | int) else None for name in names]

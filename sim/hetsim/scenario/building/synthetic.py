@@ -133,7 +133,7 @@ def _alike(arrivals: Any, demand: Demand) -> bool:
 def _arrivals(
     entry: WorkloadEntry, name: str, path: Path_, context: Context
 ) -> tuple[np.ndarray, list[tuple[float, int]]]:
-    """Return arrivals (inf: known during the run) and changes of the client number."""
+    """Return arrival times (inf: set during the run) and changes of the client count."""
     arrivals: Any = entry.arrivals
     until = min(context.horizon, math.inf if entry.until is None else entry.until)
     limited = entry.count is not None or math.isfinite(until)

@@ -54,7 +54,7 @@ class Document:
     """Plain data, with the position of each value in the file.
 
     `positions` maps a path to (line, column), counted from 1, of the key (in a list: of the item); `set_by` names the
-    command-line override that set a path; `program` is the external scheduler, which no file contains.
+    command-line override that set a path; `program` is an external scheduler, given by an option or in Python.
     """
 
     data: Any
@@ -91,7 +91,7 @@ class Document:
                 yield number, ("workload", *((number,) if isinstance(entries, list) else ()), *keys), value
 
     def _written(self, path: Path_) -> Path_:
-        """Return a key's path as in the file: no index 0 where a list is one mapping."""
+        """Remove index 0 from a path where the file has one mapping in place of a list."""
         here, written = self.data, []
         for part in path:
             if part == 0 and isinstance(here, dict):
@@ -180,7 +180,7 @@ def dump(data: Any) -> str:
 
 
 def with_full_paths(value: Any, named: Mapping[tuple[str, str], Path], keys: tuple[str, ...] = ()) -> Any:
-    """Return data with absolute file paths; `named`: the path by key and value."""
+    """Return data with absolute paths of files; `named`: the path by (key, file name)."""
     if isinstance(value, dict):
         return {key: with_full_paths(inner, named, (*keys, str(key))) for key, inner in value.items()}
     if isinstance(value, list):
@@ -372,7 +372,7 @@ class _Builder:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML writer that quotes all texts that `resolve` would not read back as texts."""
+    """YAML writer that quotes each text which `resolve` would read as another type."""
 
     yaml_implicit_resolvers: dict = {}
 

@@ -33,9 +33,9 @@ ATTENTION = re.compile(r"attn(\*|\.\*|\$|$|\.[qkvo]\w*proj)")
 
 
 def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any]:
-    """Return a model's architecture from its config.json; errors name the key.
+    """Return a model's architecture from its config.json; ValueError names a bad key.
 
-    named: the file, relative to `folder`.  formats: with its number formats.
+    named: the file, relative to `folder`.  formats: include the model's number formats.
     """
     if not isinstance(named, str) or not named:
         raise ValueError(f"config: must be the name of a file; got {shown(named)}")
@@ -67,7 +67,8 @@ class _Config:
     def number(self, *keys: str, default: int | None = None) -> int:
         """Return the first value given for these keys, as a whole number.
 
-        ValueError if it is not above 0 (default 0: at least 0), or if there is neither a value nor a default.
+        ValueError if the value is not a whole number from 1 (from 0 if `default` is 0) to 10⁹, or if no value is given
+        and there is no default.
         """
         key = next((one for one in keys if self.value(one) is not None), keys[0])
         value = self.value(key)
@@ -179,7 +180,7 @@ class _Config:
 
     @staticmethod
     def width(given: Any) -> str | None:
-        """Return the number format of a quantization (name, or type and bits), or None."""
+        """Return the number format that a quantization describes; None if not supported."""
         if not isinstance(given, dict):
             return FORMATS.get(str(given))
         name = FORMATS.get(f"{given.get('type', 'int')} {given.get('num_bits')}")

@@ -18,7 +18,7 @@ from hetsim.scenario.file.problems import translate
 
 
 class Profiled(Mirror):
-    """A mapping that can name a profile of `hetsim calibrate` for its missing keys."""
+    """A mapping in which a profile of `hetsim calibrate` can supply missing keys."""
 
     SECTION: ClassVar[str]  # section of the file
 
@@ -67,7 +67,7 @@ OF_TOKENS = {"kind", "step", "kv", "engine", "interval"}  # keys that only servi
 
 
 def anchored(part: Any, folder: Path) -> Any:
-    """Return this part of a file with absolute paths; `folder`: that of the file."""
+    """Return `part` of a file in `folder`, with relative paths made absolute."""
     if isinstance(part, list):
         return [anchored(one, folder) for one in part]
     if not isinstance(part, dict):

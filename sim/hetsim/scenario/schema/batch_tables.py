@@ -74,14 +74,15 @@ class MeasuredSpec(Model):
     batch: Name | None = None
     """Column of the file with the batch size."""
     time: Name | None = None
-    """Column of the file with the expected time, which policies see. Default: the mean of the quantiles."""
+    """Column of the file with the expected time, which policies see. Default: the mean that `quantiles` give."""
     unit: TimeUnit | None = None
     """Unit of the times in the file, if the names of its columns do not end with one."""
     where: dict[str, str | float | bool] | None = None
     """Values by column of the file: only rows with these values are used. Default: all rows."""
     between: Literal["linear", "step", "power"] = "linear"
-    """Interpolation between two measured sizes: linear; step (the time of the next larger size); or power (the time
-    beyond the fixed time of a step is a power of the size, and above the largest size proportional to it)."""
+    """Interpolation between two measured sizes: linear; step (the time of the next larger size); or power (the fixed
+    time of a step plus c × size^a, with a = 1 above the largest size).
+    """
     extrapolate: Flag = False
     """Allow batches larger than the largest measured size."""
     quantiles: Annotated[dict[float, str], BeforeValidator(_ranks)] | None = None

@@ -46,7 +46,7 @@ class MigLayout(Model):
     memory: list[Annotated[Bytes, Field(gt=0)]] | None = None
     """Memory of each slice. Default: in proportion to its share."""
     positions: list[Whole] | None = None
-    """For profiles: the first of the eight memory slices of each profile. Default: all that NVIDIA allows."""
+    """For profiles: the first memory slice (0 to 7) of each profile. Default: all that NVIDIA allows."""
 
     def cuts(self, family: Family | None) -> list[Layout]:
         """Return all arrangements of the profiles on a GPU; KeyProblem if there are none."""
@@ -83,7 +83,7 @@ Cutting = Annotated[MigLayout, Short(lambda v: {"slices": v} if isinstance(v, li
 
 
 def cuts_of(layouts: list[MigLayout] | None, family: Family | None, memory: int | None = None) -> tuple[Layout, ...]:
-    """Return all MIG layouts of a GPU; KeyProblem (key `sharing`) for an invalid one."""
+    """Return all MIG layouts of a GPU; a wrong one raises KeyProblem (key `sharing`)."""
     every: list[Layout] = [] if layouts else list(full_layouts(family)) if family else [(Slice(1.0),)]
     for number, layout in enumerate(layouts or [None]):
         try:
@@ -119,8 +119,9 @@ class SharingSpec(Mirror):
     """Sharing of an accelerator by several launches; `sharing: mps` is a short form."""
 
     layouts: Annotated[list[Cutting], Field(min_length=1)] | None = None
-    """For mig: the layouts that a GPU can have, each a list of shares or profiles, or a mapping with memory or
-    positions of its slices. Default: the whole GPU as a single slice; with profiles, all layouts that they allow."""
+    """For mig: the layouts that a GPU can have, each a list of shares or profiles, or a mapping that also gives the
+    slices' memory or positions. Default: the whole GPU as one slice; with profiles, all that they allow.
+    """
     profiles: Family | None = None
     """For mig: the GPU whose profiles (1g.5gb, ...) are used: A100-40, A100-80 or H100-80."""
     pairs: dict[str, dict[str, Positive | None]] = {}
@@ -131,7 +132,7 @@ class SharingSpec(Mirror):
             raise KeyProblem("pairs", f"pairs need sharing timeslice or mps; got {self.kind}")
 
     def cut(self) -> Sharing:
-        """Return the `Sharing`, with MIG layouts, and pairs as (class, other, slowdown)."""
+        """Return the `Sharing`, with MIG layouts and pairs (class, other class, slowdown)."""
         rows = ((one, *row) for one, others in self.pairs.items() for row in others.items())
         pairs = tuple((one, other, math.inf if slower is None else slower) for one, other, slower in rows)
         return self.made(layouts=cuts_of(self.layouts, self.profiles), pairs=pairs)
@@ -185,7 +186,7 @@ class GpuLink(Profiled):
     FIRST: ClassVar = ("rate", "curve")
 
     rate: Flowing | None = None
-    """Bus bandwidth per GPU in one direction, as collective operations reach it."""
+    """Bus bandwidth per GPU in one direction that collective operations achieve."""
     curve: Curve | None = None
     """Bus bandwidth by message size, in place of rate: [[1 MB, 40 GB/s], [1 GB, 230 GB/s]]; interpolated log-log."""
 
@@ -219,7 +220,7 @@ class NodeNetworkSpec(Profiled):
     into: BytesPerSecond | None = Field(None, alias="in")
     """Bytes per second from others to this node. Default: the rate of out; no limit if out is missing, too."""
     upload: BytesPerSecond | None = None
-    """Another name of out."""
+    """Another name of the key `out`."""
     download: BytesPerSecond | None = None
     """Another name of the key `in`."""
 
@@ -346,7 +347,7 @@ class NodeList(Model):
     format: str
     """Name of the file's reader; `hetsim list clusters` lists all."""
     path: str
-    """The file, relative to the scenario."""
+    """File that lists the nodes, relative to the scenario."""
 
 
 class ClusterSpec(Model):

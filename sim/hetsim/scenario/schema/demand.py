@@ -49,7 +49,7 @@ class Speedup(Model):
     """`{speedup: 24}`: 24 times the time that was drawn for the reference mode."""
 
     speedup: Positive
-    """Factor by which the time drawn for the reference mode is multiplied (24: 24 times as long)."""
+    """Factor on the time drawn for the reference mode: 24 means 24 times as long, not as fast."""
 
 
 Time = Annotated[
@@ -148,7 +148,7 @@ class PartitionColumn(Model):
     column: Name = "partition"
     """Column of the trace with the name of the partition; may also be user or class."""
     names: dict[str, Name] = {}
-    """Partitions of the cluster by the values of the column, if the names differ."""
+    """Partition by value of the column; a value that is not listed is itself the name of a partition."""
     others: Name | None = None
     """Partition of tasks with any other value. Default: none; they are rejected."""
 
@@ -172,7 +172,7 @@ class Occupied(Model):
 
 
 class Held(Occupied):
-    """Needs of a mode or task: resources, and the source of its times."""
+    """Needs of a mode or task: resources, and what its times are computed from."""
 
     USED: ClassVar = {
         "batch": profiles.BATCH, "steps": profiles.STEPS, "efficiency": profiles.EFFICIENCY, "nodes": 1,
@@ -186,7 +186,7 @@ class Held(Occupied):
     batch: Annotated[Count, Field(le=10**9)] | None = None
     """Batch size: number of items that each step of the job profile processes."""
     steps: StepCount | None = None
-    """Steps of the profile: a whole number, or a distribution whose values are rounded."""
+    """Number of steps of the job profile: a whole number, or a distribution whose values are rounded. Default: 1."""
     efficiency: Share | None = None
     """Share of a device's peak rates that the profile reaches."""
     nodes: Degree | None = None
@@ -332,7 +332,7 @@ class Demand(Held):
     users: UserMix | None = None
     """Several users: their number, or a list with weights."""
     estimates: Annotated[Estimates, Short(lambda v: {} if v == "exact" else v, {"const": "exact"})] | None = None
-    """Estimates of times, which policies see: exact, or with an error and a factor."""
+    """Time estimates that policies see: exact, or true time × random error × constant factor."""
     stopping: StoppingSpec | None = None
     """Costs of stopping and resuming. Default: stops cost nothing and keep all work."""
     reads: list[Name] | None = None

@@ -38,12 +38,11 @@ class AlsoOn(ReplicasOn):
     """Replicas on another device type, and the keys that differ on this type."""
 
     step: StepTime | None = None
-    """Time of a step on gpus devices of this type. Default: estimated from model and gpu, if the service's step is
-    estimated."""
+    """Time of a step on gpus devices of this type. Default: estimated from model and gpu, if the service's step is."""
     gpu: NamedPeak | None = None
     """Peak rates of the GPU for the estimate: a known name, or figures."""
     tensor_parallel: Count | None = None
-    """Number of GPUs of a node over which each replica is divided; in place of gpus, if steps are estimated."""
+    """Number of GPUs of a node over which each replica is divided; the same as gpus, give one of the two."""
     memory_share: Share | None = None
     """Share of the devices' memory for model, keys and values. Default: that of the service."""
 
@@ -54,7 +53,7 @@ class Drift(Model):
     cv: Share = 0.0
     """Coefficient of variation of the lognormal factor on all steps of a replication."""
     mean: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Mean of this factor: with 1.05 steps take on average 5 % longer than `step` says."""
+    """Mean factor on step times: with 1.05 steps take on average 5 % longer than `step` says."""
 
     def factor(self, generator: np.random.Generator) -> float:
         variance = math.log1p(self.cv**2)
@@ -125,21 +124,23 @@ class LanguageModel(Profiled, Replicas):
     gpus: Count = 1
     """Number of devices of one node that each replica uses."""
     replicas: Count | None = None
-    """Number of replicas."""
+    """Number of replicas. Default: 1, or the numbers that scale or disaggregated give."""
     step: StepTime
     """Time of a step on gpus devices. Default: estimated from model, gpu and tensor_parallel."""
     gpu: NamedPeak | None = None
     """GPU for the estimate: a name of `hetsim list models`, or matrix_flops, bandwidth, link, memory."""
     tensor_parallel: Count | None = None
-    """Number of GPUs of a node over which each replica is divided; replaces `gpus` if step times are estimated."""
+    """Number of GPUs of a node over which each replica is divided; the same as gpus, give one of the two."""
     engine: EngineName | None = None
-    """Serving engine and its version, such as vllm-0.15, in place of step: for model, gpu and tensor_parallel, a step
-    is the sum of measured kernel times and of the engine's own times between kernels."""
+    """Serving engine and its version, such as vllm-0.15; replaces step.  A step then takes the kernel times measured
+    for model on gpu with tensor_parallel, plus the engine's own times between kernels.
+    """
     uncertain: bool = False
-    """Draw a random factor on all steps of a replication, from interval or, with engine, from the errors on measured
-    servers."""
+    """True: multiply all step times of a replication by a random factor, drawn from `interval` or, if only `engine` is
+    given, from the prediction errors of this engine on measured servers.
+    """
     interval: tuple[StepFactor, StepFactor] | None = None
-    """90 % interval of the factor on step times, of which the geometric mean counts unless `uncertain` is set."""
+    """90 % interval of the factor on step times. Unless `uncertain` is set, the factor is its geometric mean."""
     drift: Drift | None = None
     """Random variation of a server's speed from run to run: a factor on all steps of a run, {cv: 2%, mean: 1}."""
     also_on: list[AlsoOn] = []
@@ -153,15 +154,13 @@ class LanguageModel(Profiled, Replicas):
     kv: KvCacheSpec | None = None
     """Memory that keys and values need. Default: memory is not limited."""
     max_num_seqs: Degree = 256
-    """Maximum number of requests in a replica. Without this key, it is reduced to the measured sizes of step, and to
-    the tokens that fit into a step."""
+    """Maximum number of requests in a replica. Default: 256, or less if step or max_num_batched_tokens allows less."""
     max_output_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | Literal["exact"] | None = None
-    """Longest answer that a request announces, at which answers end; exact: each request announces its own length.
-    Default: none."""
+    """Token count at which answers end, announced by requests; exact: they announce true lengths. Default: none."""
     preemption: Literal["recompute", "swap"] = "recompute"
     """Treatment of preempted requests when KV blocks run out: recompute, or swap to the host."""
     prefix_cache: Annotated[Prefixes, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
-    """Caching of prompt prefixes: true, or {tokens: N} if each entry of hash_ids names N tokens. Default: off."""
+    """Prefix caching: true, or {tokens: N} if each entry of a request's hash_ids stands for N tokens. Default: off."""
     disaggregated: Disaggregated | None = None
     """Separate replicas for prefill and for decoding."""
     network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
@@ -187,7 +186,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def kinds(self) -> list[LanguageModel]:
-        """The service once for each of its device types, with the keys for that type."""
+        """The service as configured on each of its device types, its main type first."""
         return [self, *(self._on(other, number) for number, other in enumerate(self.also_on))]
 
     def _on(self, other: AlsoOn, number: int) -> LanguageModel:
@@ -221,7 +220,7 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def figures(self) -> tuple[Architecture, Peak, int] | None:
-        """Architecture, GPU and number of GPUs from which steps are estimated, or None."""
+        """Return architecture, GPU and GPU count to estimate steps; None: not estimated."""
         if isinstance(self.model, Architecture) and self.gpu is not None:
             return self.model, self.gpu, self.gpus
         return None
@@ -365,23 +364,24 @@ class LanguageModel(Profiled, Replicas):
                 raise KeyProblem(f"disaggregated.{key}", text)
         few, many = sorted(kind.gpus for kind in (self.prefills_on, self.decodes_on))
         if many % few:
-            raise KeyProblem("also_on", f"GPUs of replicas ({few} and {many}): one must be a multiple of the other")
+            text = "prefill and decode replicas must have the same number of GPUs, or one a multiple of the other"
+            raise KeyProblem("also_on", f"{text}; got {few} and {many}")
 
     @property
     def prefills_on(self) -> LanguageModel:
-        """The service with the keys of the device type that reads prompts."""
+        """The service as configured on its prefill device type (default: its own type)."""
         return self._named(None if self.disaggregated is None else self.disaggregated.prefill_on)
 
     @property
     def decodes_on(self) -> LanguageModel:
-        """The service as it is on the devices that decode, with their own keys, if apart."""
+        """The service on the devices that decode, with their own keys if disaggregated."""
         return self._named(None if self.disaggregated is None else self.disaggregated.decode_on)
 
     def _named(self, device: str | None) -> LanguageModel:
         return next((kind for kind in self.kinds if kind.device == device), self)
 
     def starts(self, kind: LanguageModel) -> tuple[int, int]:
-        """Return a type's initial replicas: those that decode (or do all), only prefill."""
+        """Return a type's initial replica counts: (decoding or complete, prefill-only)."""
         if (apart := self.disaggregated) is not None:
             decode = apart.decode if kind.device == self.decodes_on.device else 0
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0

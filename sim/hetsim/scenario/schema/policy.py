@@ -212,7 +212,7 @@ def _check(
 
 
 def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Parameter]) -> dict[str, type | None]:
-    """Return given parameters that are policies, and their class (None: a placement)."""
+    """Return the class of each given parameter that is a policy; None: placement rule."""
     inner: dict[str, type | None] = {"placement": None} if "placement" in given and "placement" in signature else {}
     for key, parameter in signature.items():
         if (wanted := inner_type(parameter)) is not None and given.get(key) is not None:

@@ -109,11 +109,11 @@ class VariantSpec(Occupied):
     device: Name = "gpu"
     """Type or kind of device on which it runs."""
     upload: Annotated[StageSpec, FIXED_ONLY] = StageSpec()
-    """Time to upload a batch: per_item and fixed, only a fixed time, or times measured by batch size."""
+    """Time to upload a batch: {fixed, per_item}, a single (fixed) time, or times measured by batch size."""
     compute: Annotated[ComputeStage, FIXED_ONLY]
-    """Time to compute a batch: per_item and fixed, only a fixed time, or times measured by batch size."""
+    """Time to compute a batch: {fixed, per_item}, a single (fixed) time, or times measured by batch size."""
     download: Annotated[StageSpec, FIXED_ONLY] = StageSpec()
-    """Time to download a batch: per_item and fixed, only a fixed time, or times measured by batch size."""
+    """Time to download a batch: {fixed, per_item}, a single (fixed) time, or times measured by batch size."""
     gpu_memory_per_item: Bytes = 0
     """Memory used on each GPU per request of a batch, in addition to gpu_memory."""
     max_batch: Count | None = None
@@ -163,7 +163,7 @@ class ResultCacheSpec(Mirror):
     """A cache of popular inputs: the k-th input has a share proportional to k^-zipf."""
 
     inputs: Kept
-    """Number of different inputs."""
+    """Number of different inputs among which requests choose."""
     zipf: NotNegative = 1.0
     """Exponent of the inputs' popularity: the k-th input has a share proportional to k^-zipf."""
 

@@ -71,7 +71,7 @@ class Fault(Mirror):
     every: TimeDistribution | None = None
     """Time from the end of one fault of a device to its next fault, a quantity or a distribution."""
     repair: TimeDistribution | None = None
-    """Time from a failure to its repair, a distribution."""
+    """Time from a failure to its repair, a distribution. Required if `on` is given without `slow`."""
     lasting: TimeDistribution | None = Field(None, alias="for")
     """Duration of a slowdown, a distribution."""
     maintenance: MaintenanceSpec | None = None

@@ -1,7 +1,7 @@
-"""Ranges of a sweep: the ends of a key's values, and the scale between them.
+"""Ranges of a sweep: lowest and highest value of a key, and the scale in between.
 
-{low: 10/s, high: 1000/s, scale: log}            to sample from
-{low: 1, high: 8, integer: true, steps: 4}       a grid of at most that number of values
+{low: 10/s, high: 1000/s, scale: log}            a range from which values are sampled
+{low: 1, high: 8, integer: true, steps: 4}       a grid of at most 4 values (`steps`)
 10/s..1000/s log        1..8 integer 4           the same ranges as texts, for the command line
 """
 
@@ -43,7 +43,7 @@ class Range:
         return self._written(min(max(number, self.low), self.high))
 
     def grid(self) -> list[Any]:
-        """Return `steps` values from low to high, both included; whole numbers only once."""
+        """Return `steps` values from low to high, both included; each integer only once."""
         assert self.steps is not None
         between = [step / (self.steps - 1) for step in range(self.steps)] if self.steps > 1 else [0.0]
         numbers = [self._number(share, self.high) for share in between]

@@ -87,7 +87,7 @@ class Communication(Model):
     def phase(self, nodes: int, each: int, spec: NodeSpec, beyond: float = math.inf) -> Phase:
         """Return the communication phase of a step on `nodes` nodes with `each` ranks.
 
-        beyond: bytes per second between GPUs of one node that are not connected by NVLink.
+        spec: hardware of a node; beyond: bytes per second between two GPUs of a node in different NVLink islands.
         """
         inside: Rate = spec.nvlink.curve or spec.nvlink.upload
         if spec.island_size is not None and each > spec.island_size and beyond < math.inf:

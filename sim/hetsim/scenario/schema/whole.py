@@ -50,7 +50,7 @@ class Precision(Model):
     precision: _Inside
     """Half-width of the interval to reach, as a share of the mean, such as 5%."""
     metric: Name
-    """Metric whose confidence interval has to become so narrow, such as response_mean."""
+    """Metric whose confidence interval must reach `precision`, such as response_mean."""
     max: Annotated[Count, Field(ge=MIN_FOR_PRECISION, le=MAX_REPLICATIONS)] = 200
     """Maximum number of replications."""
     confidence: _Inside = 0.95
@@ -109,8 +109,9 @@ class ScenarioModel(Model):
     faults: Annotated[list[Fault], OneOrMany] = []
     """Faults: random failures, slowdowns, maintenance, files of events. Default: none."""
     policy: "Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))]" = None
-    """A scheduler's name; or a mapping with scheduler, placement, admission, batching and routing, each a name or a
-    mapping of name and parameters, and with decisions, the time that decisions take."""
+    """A scheduler's name; or a mapping. Keys scheduler, placement, admission, batching, routing: each a name or a
+    mapping of name and parameters. Key decisions: the time that decisions take.
+    """
     sweep: "Annotated[dict[str, Any], Short(lambda v: {} if v is None else v, {'type': 'null'})]" = {}
     """Values to try by key: a list, or a range with low and high; `hetsim sweep` runs all combinations."""
 

@@ -99,7 +99,7 @@ class PipelineSpec(Model):
     items: Degree = 1
     """Number of items per arrival: one for a request, or micro-batches of a training job."""
     training: Flag = False
-    """Send items forward and backward; gradients take the path of the activations."""
+    """True for training: items go forward and backward, and gradients take the path of the activations."""
     replication: Flag = True
     """Allow a stage on several devices, which process items in turn."""
 
@@ -134,7 +134,7 @@ class Resample(Model):
     by: Literal["user", "row"] | None = None
     """user: draw users, with all their jobs; row: draw single rows until `gpu_demand` is reached."""
     gpu_demand: Positive | None = None
-    """With by: row, the GPUs that all drawn rows request together, as a multiple of the cluster's GPUs."""
+    """Number of GPUs that the drawn rows request in sum, as a multiple of the cluster's GPUs; requires by: row."""
 
     def _check_keys(self) -> None:
         if (self.block is None) == (self.by is None):
@@ -174,7 +174,7 @@ def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> 
 
 
 def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Draw users with all their rows; return rows, each one's copy, number of users."""
+    """Resample users with all their rows; return rows, copy numbers, number of users."""
     import pandas as pd
 
     codes, names = pd.factorize(user, use_na_sentinel=False)
@@ -272,7 +272,7 @@ class TaskClass(Demand):
     weight: NotNegative = 1.0
     """Probability per arrival, relative to the other classes."""
     after: SomeNames | None = None
-    """With `together`: earlier classes in the list whose tasks of the same arrival must end first."""
+    """With `together`: earlier classes in the list, whose tasks of the same arrival must end before this one starts."""
 
 
 _NO_WEIGHT = forbid(lambda classes: not any(one.weight > 0 for one in classes),
@@ -296,7 +296,7 @@ class WorkloadEntry(Demand):
     USED: ClassVar = {"weight": 1.0, "skip": 0, "time_scale": 1.0}
 
     name: Name | None = None
-    """Unique name of the stream; its random numbers depend on the name."""
+    """Unique name of the stream, on which its random numbers depend. Default: the class, or stream0, stream1, ..."""
     arrivals: Annotated[Arrivals, BeforeValidator(_named_process)] | None = None
     """The arrival process, which determines when tasks arrive, and its parameters."""
     count: Annotated[Count, Field(le=MAX_TASKS)] | None = None
@@ -316,7 +316,7 @@ class WorkloadEntry(Demand):
     time_scale: Positive | None = None
     """Factor on the arrival times of a trace."""
     load: Positive | None = None
-    """Stretch the arrivals of a trace until the work is this share of the cluster's capacity."""
+    """Target work as a share of the cluster's capacity; the arrival times of a trace are scaled to reach it."""
     unfit: Literal["error", "reject", "leave_out", "leave_out_parallel"] = "error"
     """Treatment of trace rows that can never run here; leave_out_parallel also drops rows that do not use one core or
     one whole GPU."""

@@ -1,1 +1,1 @@
-"""Cost models: seconds from network and device figures, or from measurements."""
+"""Cost models: times of neural networks from device peak rates or measurements."""

@@ -104,7 +104,7 @@ class Linear(Frozen):
 
     @property
     def queries(self) -> int:
-        """Total size of the queries, keys and values of a token."""
+        """Number of elements of a token's queries, keys and values together."""
         return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
 
 
@@ -113,7 +113,7 @@ class Attention(NamedTuple):
 
     `reach`: number of tokens that are read (None: the whole context).  `bytes`: keys and values, per token read.
     `prompt_operations` and `decode_operations`: per pair of tokens, while a prompt is read and while tokens are
-    decoded. Decoding with latent attention multiplies the compressed numbers without expanding them.
+    decoded.  Decoding with latent attention computes directly with the compressed keys and values.
     """
 
     reach: int | None
@@ -212,7 +212,7 @@ class Architecture(Frozen):
 
     @property
     def expert_layers(self) -> int:
-        """Number of layers with experts; in a dense model, the number of all layers."""
+        """Number of layers with experts (in a dense model: all layers)."""
         return self.layers - self.dense_layers
 
     @property
@@ -259,7 +259,7 @@ class Architecture(Frozen):
         return shapes
 
     def weights_of(self, *parts: str) -> int:
-        """Return the number of weights in parts of `matrices`, with one expert per layer."""
+        """Return the number of weights in parts of `matrices`; of experts, one per layer."""
         return sum(inputs * outputs * copies for part, inputs, outputs, copies in self.matrices if part in parts)
 
     @property
@@ -357,13 +357,14 @@ class Architecture(Frozen):
     def read(self, devices: int) -> float:
         """Return the memory traffic to decode a token, in bytes per token of its context.
 
-        It is that of keys, values and states, without weights, on all `devices` GPUs, in a context of `CONTEXT` tokens.
+        It is that of keys, values and states, without weights, on all `devices` GPUs.  Costs that do not grow with the
+        context are spread over `CONTEXT` tokens.
         """
         kept = sum(one.bytes * one.share(CONTEXT) for one in self.attentions)
         return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT
 
     def stored(self, devices: int) -> int:
-        """Return KV cache bytes per token on all GPUs, averaged over `CONTEXT` tokens."""
+        """Return KV cache bytes per token of a context of `CONTEXT` tokens, on all GPUs."""
         if self.indexer is not None:  # it may choose any token
             return self.bytes_per_token * self._copies(devices)
         return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)

@@ -37,7 +37,7 @@ class StepModel:
 
     @classmethod
     def fitted(cls, rows: np.ndarray) -> "StepModel":
-        """Fit the coefficients to rows of nodes, GPUs, local batch, step and sync seconds."""
+        """Fit the model to rows (nodes, GPUs, local batch, step seconds, sync seconds)."""
         from scipy.optimize import least_squares
 
         nodes, gpus, local, step, sync = rows.T
@@ -60,7 +60,7 @@ class StepModel:
         return self.figures[0] + self.figures[1] * local
 
     def seconds(self, nodes: Any, gpus: Any, local: np.ndarray, more: np.ndarray) -> np.ndarray:
-        """Return the seconds of a step; `more`: additional passes without synchronization."""
+        """Return a step's seconds; `local`: batch per GPU; `more`: extra passes, no sync."""
         over_fixed, over_each, within_fixed, within_each, power = self.figures[2:]
         beyond = np.maximum(np.asarray(gpus) - 2.0, 0.0)
         within = np.where(np.asarray(gpus) > 1, within_fixed + within_each * beyond, 1e-8)
@@ -129,13 +129,13 @@ class Application:
         return LinearNDInterpolator(self.spread[:, :3], self.spread[:, 3:])
 
     def gain(self, batch: np.ndarray, epoch: int) -> np.ndarray:
-        """Return the progress of a step by batch size, in steps of the smallest batch."""
+        """Return the training progress of a step by batch size (smallest batch: 1)."""
         sizes = self.batch_sizes
         sqr, var = (np.interp(batch, sizes, [self.epochs[size][epoch, column] for size in sizes]) for column in (2, 3))
         return (var + sqr) / (var * sizes[0] / batch + sqr)
 
     def split(self, gpus: int, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the samples per GPU in a pass, and the number of passes before the last."""
+        """Return samples per GPU and pass, and the number of passes before the last pass."""
         smallest, largest = self.batch_sizes[0], self.local_range[1]
         local = np.ceil(batch / gpus - EPSILON)
         more = np.ceil(local / largest - EPSILON) - 1
@@ -145,7 +145,7 @@ class Application:
         return np.minimum(local, np.floor(self.batch_sizes[-1] / (gpus * (more + 1)))), more
 
     def speeds(self, layout: Layout, batch: int | None) -> np.ndarray:
-        """Return the progress per second in each epoch; `batch` None: the best batch size."""
+        """Return the training progress per second by epoch; `batch` None: best batch size."""
         gpus, epochs = sum(layout), len(self.progress) - 1
         if batch is not None:
             wanted = np.array([float(batch)])

@@ -160,7 +160,7 @@ class LayerNetwork:
 
 @dataclass(frozen=True)
 class Passes:
-    """Passes of a step through a network; `updated`: the step changes its weights."""
+    """Forward and backward passes of a step; `updated`: True if weights are updated."""
 
     network: LayerNetwork
     forward: int = 1
@@ -208,7 +208,7 @@ class Profile:
         return self.training if kind == "training" else self.inference
 
     def step(self, kind: Kind | None = None, batch: int = BATCH, efficiency: float = EFFICIENCY) -> Work:
-        """Return the work of a step; `kind`: training or inference (None: its own)."""
+        """Return the work of a step; `kind`: training or inference (None: the profile's)."""
         flops = moved = kernels = 0  # whole numbers, exact
         for passes in self._passes(kind or self.kind):
             network = passes.network

@@ -107,7 +107,7 @@ class Peak(Frozen):
 
     @property
     def is_gpu(self) -> bool:
-        """True if the number of multiprocessors is known, so that launches can be timed."""
+        """True if `multiprocessors` is known: then kernels can be timed by thread blocks."""
         return self.multiprocessors is not None
 
 
@@ -178,8 +178,8 @@ class KernelOccupancy:
 def occupancy(launch: KernelLaunch, peak: Peak) -> KernelOccupancy:
     """Return resident blocks per multiprocessor, like NVIDIA's occupancy calculator.
 
-    Registers are allocated per warp, and the number of warps is rounded up, as `peak` states.
-    ValueError if not even one block fits.
+    Registers of a warp are rounded up to `register_granularity`, and the number of warps whose registers fit is rounded
+    down to a multiple of `warp_granularity`.  ValueError if not even one block fits.
     """
     _require_gpu(peak)
     warps = math.ceil(launch.threads / peak.warp)
@@ -219,7 +219,7 @@ def kernel_time(
 ) -> float:  # fmt: skip
     """Return the seconds of a GPU kernel; `flops` and `bytes` are sums of all blocks.
 
-    The module docstring states the model; `launch_overhead` defaults to the device's.
+    The module docstring states the model; `launch_overhead` defaults to the device's; `share`: part of the GPU.
     """
     _require_share("efficiency", efficiency)
     multiprocessors = _require_gpu(peak)
@@ -238,8 +238,8 @@ def kernel_time(
 class Work(Frozen):
     """Work to be timed on any device: `{flops: 3 GFLOP, bytes: 200 MB, steps: 1000}`.
 
-    With `launch`, a GPU's time is computed from thread blocks; flops and bytes are then those of all kernels of a step
-    together, which have the same launch configuration.
+    The work is a number of equal steps.  With `launch`, a GPU's time is computed from thread blocks; flops and bytes
+    are then the sums over all kernels of a step, each of which has this launch configuration.
     """
 
     flops: Operations
@@ -278,7 +278,7 @@ class Work(Frozen):
         return self.kernels * kernel
 
     def parts(self, peak: Peak) -> tuple[float, float, float, float]:
-        """Return seconds of launches, operations and traffic, and bytes, over all steps."""
+        """Return total seconds of launch overhead, operations, and traffic; total bytes."""
         overhead = self.steps * self.kernels * (
             peak.launch_overhead if self.launch_overhead is None else self.launch_overhead
         )

@@ -30,7 +30,7 @@ class Renewal(ArrivalProcess):
     scv: Positive
     """Squared coefficient of variation of the gaps: 0 is regular, 1 is Poisson."""
     family: Literal["auto", "gamma", "hyperexponential"] = "auto"
-    """Distribution of the gaps between arrivals: auto, gamma or hyperexponential."""
+    """Distribution of the gaps: gamma, hyperexponential, or auto (hyperexponential if scv is above 1, else gamma)."""
 
     def _check_keys(self) -> None:
         if self.family == "hyperexponential" and self.scv <= 1:
@@ -273,7 +273,7 @@ class Burst(ArrivalProcess):
     size: NumberDistribution
     """Number of arrivals in a burst: a number or a distribution."""
     every: Interval | None = None
-    """Time between the starts of two bursts, from 0 s on; in place of at."""
+    """Time between the starts of two bursts, the first at 0 s; replaces the key `at`."""
     at: "Annotated[list[Seconds] | None, BeforeValidator(lambda at: [at] if isinstance(at, str | int) else at)]" = None
     """Start of the bursts: a time or a list of times; replaces the key `every`."""
     over: Seconds = 0.0

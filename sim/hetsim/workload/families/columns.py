@@ -1,4 +1,4 @@
-"""Columns of numbers from which sizes and arrivals are drawn."""
+"""Columns of files, from whose numbers sizes and arrivals are drawn at random."""
 
 from pathlib import Path
 from typing import Any

@@ -169,7 +169,7 @@ class Hyperexponential(Distribution, Generic[Q]):
 
     distribution: Literal["hyperexponential"]
     mean_given: Annotated[Q | None, ABOVE_ZERO] = Field(None, alias="mean")
-    """Mean value; requires cv; in place of branches."""
+    """Mean value.  Requires cv; mean and cv replace branches."""
     cv: Positive | None = None
     """Standard deviation / mean, above 1; requires mean."""
     branches: list[Branch[Q]] | None = None

@@ -163,7 +163,7 @@ class Round:
         return sorted(entries)
 
     def ends_of_group(self, group: int) -> list[tuple[float, float]]:
-        """Return (expected end, amount) of each job of a group; overdue jobs end now."""
+        """Return (expected end, amount used) of jobs under a group's limit; overdue: now."""
         entries = [(max(end, self.now), need) for end, need in self.state.of_group[group].values()]
         return sorted(entries + [(self.now + job.estimate, job.amount) for job in self.given if job.group == group])
 
@@ -177,8 +177,8 @@ class Round:
     def shadow(self, head: LoggedJob, limited: bool) -> tuple[float, dict[int, float]]:
         """Return the earliest start of a blocked job, and the capacity left free then.
 
-        The free capacity is by node, for the nodes that the job would use; under the key -1 it is the amount below the
-        limit of the job's group.
+        The free capacity is by node, for the nodes that the job would use.  The key -1 has the amount that the limit of
+        the job's group, if any, still allows.
         """
         pool, need, count = head.demand
         times = [(self._when(free, need, self.ends(node)), node)
@@ -263,9 +263,9 @@ class Examined:
         del self.queue[bisect_left(self.queue, self._entry(job))]
 
     def decide(self, state: RecordedState, now: float, starts: list[LoggedJob], hopeless: bool) -> None:
-        """Record the jobs that the rule starts now; compare them with the log's `starts`.
+        """Record the jobs that the examined rule starts now; compare them with the log.
 
-        `hopeless`: no waiting job fits on any node.
+        `starts`: the jobs that start now in the log.  `hopeless`: no waiting job fits on any node.
         """
         if self.coming:
             self.coming = [job for job in self.coming if job.start > now or job in starts]
@@ -296,7 +296,7 @@ class Examined:
 
     @staticmethod
     def _turns(here: Round, heads: list[LoggedJob], waiting: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """Yield jobs in turn: always the first job of the user with the least usage."""
+        """Yield waiting jobs: always the next one of the user with the least usage now."""
         lines: dict[int, list[LoggedJob]] = {}
         for job in reversed(waiting):
             lines.setdefault(job.user, []).append(job)
@@ -421,7 +421,8 @@ def examine(
     """Apply scheduling rules at every instant of a log; return their predicted starts.
 
     sizes: GPUs (or cores) by node; max_of_group: limit by group of jobs; cycle: seconds between decisions; prefer:
-    score of a node, lowest first (None: nodes by number).  Starts outside the judged parts (`stretches_of`) are NaN.
+    score of a node by its free amount; the lowest is chosen (None: nodes by number).  Starts outside the judged parts
+    (`stretches_of`) are NaN.
     """  # fmt: skip
     half_lives = {rule.half_life for rule in rules if rule.order == "usage"}
     state = RecordedState(sizes, max_of_group, half_lives, max(job.user for job in jobs) + 1)
@@ -464,7 +465,7 @@ def examine(
 
 
 def _instants(jobs: list[LoggedJob]) -> Iterator[tuple[float, list[LoggedJob], list[LoggedJob], list[LoggedJob]]]:
-    """Yield each instant with the jobs that end, arrive and start; 0 s jobs never end."""
+    """Yield (time, ended, arrived, started jobs); jobs of 0 s never count as ended."""
     entries: dict[float, tuple[list[LoggedJob], list[LoggedJob], list[LoggedJob]]] = {}
     for job in jobs:
         for kind, time in enumerate((job.end, job.arrival, job.start)):
@@ -475,7 +476,7 @@ def _instants(jobs: list[LoggedJob]) -> Iterator[tuple[float, list[LoggedJob], l
 
 
 def stretches_of(jobs: list[LoggedJob], nodes: int) -> list[tuple[float, float]]:
-    """Return the intervals that are judged: the whole log, or parts of a large log."""
+    """Return the intervals to judge rules in: the whole log, or parts of a long log."""
     judged = max(MIN_JUDGED, MAX_JUDGED * FEW_NODES // max(FEW_NODES, nodes))
     if len(jobs) <= judged:
         return [(jobs[0].arrival, max(job.start for job in jobs))]

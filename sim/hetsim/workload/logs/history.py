@@ -135,14 +135,14 @@ class RunTimes:
         return elapsed * (1.0 + random.exponential(0.5, count)) + 1.0
 
     def median(self, user: str, class_: str, limit: float, elapsed: float = 0.0) -> float:
-        """Return the median of drawn run times, an estimate for jobs without a time limit."""
+        """Return the median of 101 run times (s) drawn for this user, class and limit."""
         return float(
             np.median(self.draw(user, class_, limit, elapsed=elapsed, count=101, random=np.random.default_rng(0)))
         )
 
 
 class ArrivalTimes:
-    """A model of arrival times; each drawn arrival has a similar job of the log."""
+    """Draws arrival times and jobs: those of a random time window of the log."""
 
     def __init__(self, submitted: JobHistory, horizon: float, now: float):
         self.submit = submitted.submit

@@ -54,7 +54,7 @@ class RuleScore(Score):
 
 @dataclass(kw_only=True)
 class PlaceScore(Score):
-    """Score of a placement as an explanation of the recorded nodes of jobs."""
+    """How well a placement rule explains on which nodes a log's jobs ran."""
 
     name: str
     prefer: Prefer = field(repr=False)
@@ -78,7 +78,7 @@ def identify(
     """Find the scheduling rules and placements that explain a log, from best to worst.
 
     None without recorded starts or waits, or with too few jobs.  `capacity`: GPUs (or cores) of the cluster, if known;
-    `sizes`: of each node, by name.  `cut`: the log begins with the jobs that run or wait at that time.
+    `sizes`: of each node, by name.  `cut`: the log also has all jobs that ran or waited when it begins.
     """
     if (half := explain(table, capacity, cut, part=0)) is None:
         return None
@@ -143,7 +143,7 @@ def identify(
 
 
 def candidates(half: Explained) -> Iterator[Rule]:
-    """Yield the scheduling rules that are tried on a log, with and without its limits."""
+    """Yield scheduling rules to try, given the limits and order that half a log shows."""
     rules = [Rule("arrival", discipline) for discipline in ("block", "skip", "easy", "conservative")]
     static = [order for order in KEYS if order not in ("arrival", "class")]
     rules += [Rule(order, discipline) for order in static for discipline in ("block", "skip")]
@@ -166,7 +166,7 @@ def cycle_of(jobs: Jobs, half: Explained) -> float:
 
     Only jobs that fit and arrive while no other job waits are used.  Such a job waits only for the next decision, so
     that its wait is uniform between 0 and the cycle.  The 90 % quantile of the waits divided by 0.9 estimates the
-    cycle; waits above 1.2 times this estimate have other causes.  The longest wait below this limit is returned.
+    cycle; waits above 1.2 times this estimate have other causes.  The longest of the other waits is returned.
     """
     before = np.searchsorted(np.sort(jobs.start), jobs.arrival, side="right")
     alone = np.searchsorted(jobs.arrival, jobs.arrival, side="left") <= before
@@ -186,11 +186,12 @@ def place_scores(
     jobs: Jobs, logged: list[LoggedJob], sizes: list[float], warm: float,
     key: Callable[[LoggedJob], float] | None = None,
 ) -> tuple[list[PlaceScore], float]:  # fmt: skip
-    """Return the scores of all placements, best first, and that of a random choice.
+    """Return scores of all placement rules, best first, and that of a random choice.
 
-    A placement explains a job if it chooses the job's recorded nodes.  Its ties between nodes are broken by how often
-    each node was used in the half of the log from which rules are inferred.  `key`: the order of jobs that start at one
-    instant; without `key` such jobs are skipped.
+    A placement rule explains a job if it chooses the job's recorded nodes.  Among nodes that it ranks equally, it
+    chooses the node that was used in most of such ties, in the half of the log from which rules are inferred.
+    `sizes`: GPUs (or cores) by node; `warm`: earlier jobs are ignored; `key`: order of jobs that start at one instant
+    (None: skip such jobs).
     """
     if jobs.nodes is None or len(sizes) < 2:
         return [], 0.0
@@ -223,9 +224,10 @@ def on_nodes(
 ) -> tuple[list[LoggedJob], list[float]] | None:
     """Assign the jobs of a log to nodes, as a placement rule would at their starts.
 
-    Return None if there is only one node, or a job is larger than any node.  factor: 1: the node with the least room
-    that suffices; -1: with the most; 0: the first with room.  key: order of jobs that start at one instant.  A job that
-    fits on no node is assigned to the node with the most room, which is then overfull.
+    factor 1: the node with the least sufficient room; -1: the node with the most room; 0: the first node with room.
+    key: order of jobs that start at one instant.  A job that fits nowhere overfills the node with the most room.
+    sizes: GPUs or cores of each node.  Return the jobs with their nodes, and `sizes`; None if there is only one node,
+    or a job is larger than any node.
     """
     if len(sizes) < 2 or any(job.amount > max(sizes) for job in logged):
         return None
@@ -250,7 +252,7 @@ def _preference(factor: float, rate: list[float], free: float, node: int) -> tup
 def _choices(
     logged: list[LoggedJob], sizes: list[float], key: Callable[[LoggedJob], float] | None
 ) -> Iterator[tuple[LoggedJob, list[int], list[float]]]:
-    """Yield each job that could choose among nodes, these nodes, and the free amounts."""
+    """Yield (job, nodes where it fits, free GPUs or cores by node) if it had a choice."""
     state = RecordedState(sizes, {}, (), max(job.user for job in logged) + 1)
     together = Counter(job.start for job in logged)
     ends = sorted(logged, key=lambda job: job.end)

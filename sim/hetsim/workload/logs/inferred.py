@@ -31,7 +31,7 @@ class Limits:
 class Order:
     """Pairs of classes of which the first has priority, as inferred from a log.
 
-    A pair is (first, second, waiting jobs of the second that the first overtook, and vice versa).
+    A pair: (first, second, number of waiting jobs of second that first's jobs overtook, number the other way round).
     """
 
     kind: str
@@ -42,12 +42,13 @@ class Order:
 
 
 def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Limits | None:
-    """Return the limits of the groups of one label, or None if no group has a limit.
+    """Return limits on groups of jobs that a log shows; None if no group has one.
 
     A group is all jobs with one value of a label, such as one user.  It has a limit in two cases.  While its jobs wait
     although the cluster has room, it uses one constant amount most of the time, and rarely more.  Or its waiting jobs
-    start right after another job of the group ends, far more often than by chance.  The limits of the label that
-    explains most waiting are returned.
+    start right after another job of the group ends, far more often than by chance.  If several labels have limits,
+    those of the label that explains most waiting are returned.  steps: occupancy over time; warm: time (s) at which the
+    log first has its usual occupancy.
     """
     best: tuple[float, Limits] | None = None
     for kind in LABELS:
@@ -67,7 +68,7 @@ def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Lim
 def _limit(
     jobs: Jobs, steps: HeldSteps, rows: np.ndarray, capacity: float, warm: float
 ) -> tuple[float, float, int] | None:
-    """Return a group's limit, seconds it blocks jobs, starts just after ends; or None."""
+    """Infer a group's limit, seconds it blocks jobs, starts at job ends; or None."""
     waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm) & jobs.evidence[rows]]
     if len(waited) < FEW:
         return None
@@ -100,7 +101,7 @@ def _limit(
 
 
 def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bool:
-    """Return True if `prompt` of `roomy` starts right after an end are beyond chance."""
+    """Return True if `prompt` of `roomy` starts follow job ends, more than by chance."""
     from scipy.stats import binom
 
     gaps = np.minimum(np.diff(np.append(ends, max(last, ends[-1]))), PROMPT)
@@ -109,7 +110,7 @@ def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bo
 
 
 def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
-    """Return the level in use for most of the time; None if there is none above 0."""
+    """Return the level above 0 that lasts over half of the time; None: no such level."""
     if not length.sum():
         return None
     values, place = np.unique(level, return_inverse=True)
@@ -119,7 +120,7 @@ def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
 
 
 def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int, tuple[HeldOverTime, float]]:
-    """Return, by row of a job whose group has a limit, the group's use and the limit."""
+    """Map rows of jobs under a group limit to (use of the group over time, its limit)."""
     if limits is None:
         return {}
     at_limit: dict[int, tuple[HeldOverTime, float]] = {}
@@ -134,7 +135,7 @@ def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int
 def limited(
     jobs: Jobs, steps: HeldSteps, row: int, part: slice, at_limit: dict[int, tuple[HeldOverTime, float]]
 ) -> np.ndarray:
-    """Return the steps in which a job waits because of its group's limit."""
+    """Return a mask of the steps in `part` in which a job waits for its group's limit."""
     if row not in at_limit:
         return np.zeros(part.stop - part.start, dtype=bool)
     own, limit = at_limit[row]
@@ -151,7 +152,8 @@ def capacity_curve(
 
     The log is divided into intervals.  If, for more than half of an interval, a job waits that would fit into the whole
     cluster and is not blocked by a limit, a part of the cluster is assumed to be down: the capacity is the maximum use
-    in the interval and its neighbors.  In other intervals it is that of the whole cluster.
+    in the interval and its neighbors.  Else it is that of the whole cluster.
+    warm: time (s) before which the whole cluster is assumed to be up.  at_limit: as from `at_limit_of`.
     """
     low, high = float(jobs.arrival[0]), float(jobs.arrival[-1])  # behind the last submission a log drains
     curve = np.full(len(steps.times), capacity)
@@ -202,7 +204,7 @@ def order_of(jobs: Jobs) -> Order | None:
 
 
 def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return, by classes [a, b], waiting jobs of b that a overtook; by b, all waiting."""
+    """Count waiting jobs of class b: overtaken by class a, at [a, b]; in all, at [b]."""
     passing, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
     chosen = np.flatnonzero((jobs.wait > SHORT) & jobs.evidence)
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_JOBS)).astype(int)] if len(chosen) else chosen

@@ -84,7 +84,7 @@ def recognize(file: str | Path) -> str | None:
 
 
 def maybe_table(file: str | Path) -> bool:
-    """Return True if the file may be a task table, also one with errors."""
+    """Return True unless the file is certainly not a task table (errors are allowed)."""
     path = Path(file)
     text = None if path.suffix.lower() in PARQUET else _beginning(path)
     if text is None or not text.strip() or "\0" in text or "\ufffd" in text[:-1]:

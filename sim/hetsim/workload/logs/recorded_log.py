@@ -25,7 +25,7 @@ FEW = 3
 
 @dataclass
 class NodeParts:
-    """Jobs by node, one row per job and node; a job uses equal amounts on its nodes."""
+    """Jobs by node: a row per job and node; a job uses equal amounts on its nodes."""
 
     names: list[str]
     job: np.ndarray
@@ -38,7 +38,7 @@ class NodeParts:
 
 
 def node_parts(labels: np.ndarray | None, amount: np.ndarray, start: np.ndarray, end: np.ndarray) -> NodeParts | None:
-    """Return the nodes of jobs from names separated by `|`; None if a job has no name."""
+    """Return jobs' nodes from `labels` such as "n1|n2"; None if any label is empty."""
     if labels is None or not len(labels) or not all(one == one and one for one in labels.tolist()):
         return None
     lists = [str(one).split("|") for one in labels.tolist()]
@@ -91,7 +91,7 @@ class Capacity:
 def capacity_of(
     start: np.ndarray, end: np.ndarray, amount: np.ndarray, parts: NodeParts | None, stated: float | None = None
 ) -> Capacity:
-    """Return the capacity of a cluster, stated or inferred from the jobs."""
+    """Return the capacity of a cluster: `stated`, or if None inferred from the jobs."""
     over_time = HeldOverTime(start, end, amount)
     by_node = {}
     for node, name in enumerate(parts.names if parts is not None else ()):
@@ -175,7 +175,7 @@ class Jobs:
 
     @property
     def evidence(self) -> np.ndarray:
-        """Mask of the jobs from whose waits limits, capacity and order may be inferred."""
+        """Mask of the jobs whose waits may serve to infer limits, capacity and order."""
         return np.ones(len(self), dtype=bool) if self.used is None else self.used
 
     def capacity(self, stated: float | None = None) -> Capacity:
@@ -231,7 +231,7 @@ class HeldSteps:
         self.last = np.searchsorted(self.times, jobs.start)
 
     def waiting(self, jobs: Jobs, chosen: np.ndarray | None = None) -> Iterator[tuple[int, slice]]:
-        """Yield each waiting job (of `chosen`, if given) with the steps in which it waits."""
+        """Yield each job that waited (of `chosen`, if given) and its slice of time steps."""
         rows = np.flatnonzero(self.last > self.first) if chosen is None else chosen
         for row in rows.tolist():
             yield row, slice(int(self.first[row]), int(self.last[row]))

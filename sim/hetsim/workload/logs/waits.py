@@ -58,9 +58,9 @@ def explain(
 ) -> Explained | None:
     """Explain the recorded waits of a log; None without starts or waits.
 
-    `capacity`: number of GPUs (or cores) of the cluster (None: inferred from the log).  `cut`: the log begins
-    with the jobs that run or wait at that time (a warm start), so that no job runs that is not in the log.  `part`:
-    infer limits and capacity from the waits of one half of the jobs only (`half_of`).
+    `capacity`: number of GPUs (or cores) of the cluster (None: inferred from the log).  `cut`: True if the log has all
+    jobs that ran or waited at its beginning (a warm start), so that no running job is missing.  `part`: infer limits
+    and capacity from the waits of one half of the jobs only (`half_of`).
     """
     jobs = jobs_of(table)
     if jobs is None or not (jobs.wait > 0).any():
@@ -113,7 +113,7 @@ def _attributed(
     jobs: Jobs, steps: HeldSteps, capacity: float, curve: np.ndarray, warm: float, at_limit: dict[int, Any],
     order: Order | None,
 ) -> tuple[dict[str, float], int]:  # fmt: skip
-    """Return the fraction of all waiting time by reason, and the number of jobs used."""
+    """Return the share of waiting time by reason, and the number of jobs examined."""
     rows = chosen_of(jobs, steps)
     earliest = np.full(len(steps.times), math.inf)  # by step: arrival of the first job that waits for room
     codes = None if order is None else jobs.labels[order.kind]
@@ -153,7 +153,7 @@ def _attributed(
 
 
 def _widest(jobs: Jobs, steps: HeldSteps) -> np.ndarray | None:
-    """Return, by step, the largest free amount on one node; None without node names."""
+    """Return, by step, the most free GPUs (or cores) on one node; None without nodes."""
     if (parts := jobs.nodes) is None:
         return None
     widest_free = np.zeros(len(steps.times))
@@ -166,7 +166,7 @@ def _widest(jobs: Jobs, steps: HeldSteps) -> np.ndarray | None:
 
 
 def _split(jobs: Jobs, row: int, part: slice, widest: np.ndarray | None) -> np.ndarray:
-    """Return a mask of steps in which job `row`, which ran on one node, fits on none."""
+    """Return a mask: steps in which no single node has room for one-node job `row`."""
     if widest is None or jobs.nodes is None or not jobs.nodes.alone[row]:
         return np.zeros(part.stop - part.start, dtype=bool)
     return widest[part] < jobs.amount[row] - SLACK

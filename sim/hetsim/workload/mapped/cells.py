@@ -127,7 +127,7 @@ def composite(text: str) -> float | None:
 
 
 def count(unit: str | None) -> Cell:
-    """Return a cell reader of counts in `unit` (such as milli); if None, also `500m`."""
+    """Return a reader of counts in `unit` (such as milli); None: cells like 2 or 500m."""
     divisor = COUNTS[unit] if unit else 1.0
 
     def read(value: Any) -> float:
@@ -141,7 +141,7 @@ def count(unit: str | None) -> Cell:
 
 
 def with_point(read: Cell) -> Cell:
-    """Return a cell reader of numbers with a decimal comma, such as `1.234,5`."""
+    """Wrap the cell reader `read` to accept numbers with a decimal comma (`1.234,5`)."""
 
     def pointed(value: Any) -> float:
         if not isinstance(value, str):

@@ -23,7 +23,7 @@ class MappedJobs:
     """Converter of rows of cells into jobs."""
 
     def __init__(self, log: JobLog, made: LogMap, keyed: bool):
-        """`keyed`: rows are JSON objects, in which a key may be missing (a blank cell)."""
+        """Read jobs by the map `made`; `keyed`: JSON rows, in which keys may be missing."""
         self.log, self.made, self.keyed = log, made, keyed
         self.readers = {target: made.reader(target) for target in made.columns if kind_of(target) != "text"}
         self.bad: dict[str, int] = {}  # cells of each target that cannot be read
@@ -254,7 +254,7 @@ class MappedJobs:
         self.times.added(log.add(line, id_, arrival, duration=duration, key=key, whole=whole, **found))
 
     def _limits(self, line: int, found: dict[str, Any], took: float | None) -> None:
-        """Check the time limit against the run time; use it as estimate if there is none."""
+        """Check the run time against the time limit; a missing estimate becomes the limit."""
         if "deadline" in found:
             found["due"] = found.pop("deadline")
         if (limit := found.get("time_limit")) is not None:

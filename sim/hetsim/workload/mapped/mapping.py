@@ -161,7 +161,7 @@ def _checked(value: Any, check: Callable[[str], object]) -> str:
 
 
 def forms_of(value: Any) -> dict[str, str]:
-    """Return the date formats of the key `time`, by job attribute ("": all of them)."""
+    """Return the date format of each job attribute; the key "" is one format for all."""
     if isinstance(value, dict) and set(value) == {""}:
         return value
     if not isinstance(value, dict):
@@ -207,12 +207,12 @@ def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
 
 
 def fold_of(value: Any) -> Fold:
-    """Return the rule that merges rows of a job, as `{by: id, columns: {gpus: max}}`."""
+    """Parse a rule to merge a job's rows, such as `{by: id, columns: {gpus: max}}`."""
     return value if isinstance(value, Fold) else Fold(*_by_and_rules(value, "fold"))
 
 
 def gang_of(value: Any) -> Fold:
-    """Return the rule in `gang: {by: LABEL}`, which merges the rows of a gang."""
+    """Return the rule of `gang: {by: LABEL}`: the rows of a gang become one row."""
     return value if isinstance(value, Fold) else gang(*_by_and_rules(value, "gang"))
 
 

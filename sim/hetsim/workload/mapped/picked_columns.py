@@ -106,7 +106,7 @@ class PickedColumns:
         self.row_problems.fail_if_any()
 
     def whole_numbers(self, wanted: Sequence[str], least: int = 1) -> list[int]:
-        """Read a column of whole numbers, such as tokens or requests."""
+        """Read the first existing column in `wanted`: whole numbers of at least `least`."""
 
         def read(cell: Any) -> int:
             value = plain(cell)
@@ -117,7 +117,7 @@ class PickedColumns:
         return self.values(self.first_of(wanted), read)
 
     def seconds(self, wanted: Sequence[str], unit: str | None, positive: bool = True) -> list[float]:
-        """Read a column of times, in the unit at the end of its name or in `unit`."""
+        """Return the first column of `wanted` in s; unit: from its name, else from `unit`."""
         name = self.first_of(wanted)
         return self.times(name, self.unit_of(name, unit, "--unit ms"), "a step" if positive else "")
 
@@ -132,7 +132,7 @@ class PickedColumns:
         return TIME[unit]
 
     def times(self, name: str, factor: float, what: str) -> list[float]:
-        """Read times in units of `factor` s; `what`: has such a time, which cannot be 0."""
+        """Read times in units of `factor` s; with `what` (the thing timed), 0 is an error."""
 
         def read(cell: Any) -> float:
             value = bounded(scaled(cell, factor))
@@ -235,7 +235,7 @@ class _Table:
             self.last = size
 
     def result(self, expected: bool, ranks: list[float]) -> Found:
-        """Return sizes, seconds, spreads; `expected`: rows begin with the expected time."""
+        """Return batch sizes, seconds and spreads; expected: row[0] is the expected time."""
         sizes = sorted(self.rows)
         seconds, spreads = [], []
         for size in sizes:

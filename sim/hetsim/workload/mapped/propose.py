@@ -45,7 +45,7 @@ ORDER = (
 
 
 def proposal_of(path: Path, form: str | None, separator: str | None, known: str | None) -> Proposal:
-    """Propose how to read a log; if incomplete, the recognized format `known` instead."""
+    """Propose how to read a log; format `known` replaces an incomplete proposal."""
     try:
         file_form = form or form_of(path)
         proposal = propose(path, file_form, rows_of(path, file_form, separator))
@@ -146,7 +146,7 @@ def _minus_one(column: Column) -> bool:
 
 
 def _consistent(chosen: dict[str, Column], found: Proposal) -> dict[str, Column]:
-    """Correct choices that the contents of columns contradict, with a remark on each."""
+    """Correct chosen columns whose contents contradict their meaning; add remarks."""
     if (queue := chosen.get("queue")) is not None and queue.numbers is not None and len(set(queue.cells)) > 1:
         what = "the wait" if _is_wait(queue, chosen) else "numbers, maybe the time in the queue"
         found.unsure.append(f'queue: "{queue.name}" has {what}; the column was left out')
@@ -229,7 +229,7 @@ def _times(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _form_of_numbers(column: Column) -> str:
-    """Return the format of numeric times: since 1970 if large, else a unit; "": none."""
+    """Return the format of numeric times: an epoch or a unit; "" if there are none."""
     numbers = [value for value in column.numbers or [] if value > 0]
     if not numbers:
         return ""
@@ -302,7 +302,7 @@ def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, 
 
 
 def _amounts_of_each(column: Column, there: dict[str, Any], found: Proposal) -> None:
-    """Note that GPUs and cores may be per unit (such as a node) of this column."""
+    """Remark that GPU or core numbers may be per node (or other unit in `column`)."""
     if column.name not in there.values():
         for target in ("gpus", "cpus"):
             if isinstance(there.get(target), str):

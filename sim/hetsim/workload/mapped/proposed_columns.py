@@ -25,7 +25,7 @@ WIDTHS: tuple[str, ...] = tuple(_TABLES["widths"].split())
 
 @dataclass(frozen=True)
 class Words:
-    """Words that identify a column: one of each set in `sets`, and none of `none`."""
+    """Words that identify a column: at least one of each of `sets`, none of `none`."""
 
     sets: tuple[frozenset[str], ...]
     none: frozenset[str] = frozenset()
@@ -174,7 +174,7 @@ def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) ->
 
 
 def choose(columns: list[Column]) -> ColumnChoice:
-    """Choose a column per job attribute: the best name among columns that fit."""
+    """Choose a column for each job attribute, by name, among columns whose cells fit."""
     pairs, unfit = [], dict[str, str]()
     for target, names in NAMES.items():
         for column in columns:
@@ -319,7 +319,7 @@ def durations(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _measured(target: str, chosen: dict[str, Column]) -> str:
-    """Return the unit in which a duration equals end − start; "" if no rows show both."""
+    """Return the unit in which the duration column equals end − start; "" if unknown."""
     if target != "duration" or not {"start", "end"} <= set(chosen):
         return ""
     start, end, took = (chosen[one] for one in ("start", "end", "duration"))
@@ -347,7 +347,7 @@ def seconds_of(column: Column) -> list[float] | None:
 
 
 def amounts(chosen: dict[str, Column], found: Proposal) -> None:
-    """Propose units of memory columns, and of GPUs or cores in thousandths or percent."""
+    """Propose the units of memory, GPU and core columns, from their names and numbers."""
     units = found.keys.setdefault("units", {})
     for target in ("memory", "gpu_memory"):
         column = chosen.get(target)
@@ -377,7 +377,7 @@ def amounts(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def fractions(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """Propose GPUs as number × thousandths of a GPU, if the log has both columns."""
+    """Propose `gpus` × a column of GPU thousandths, if the log has such a column."""
     part = next((one for one in columns if words_of(one.name) >= {"gpu", "milli"} and one.numbers is not None), None)
     gpus = chosen.get("gpus")
     if part is None or gpus is None or part is gpus:

@@ -22,7 +22,7 @@ STATES = re.compile(r"[A-Za-zÀ-ÿ _-]+")
 
 
 class Contents:
-    """Columns that are not assigned yet, as numbers if possible; NaN for blank cells."""
+    """Columns without a job attribute so far, as numbers if possible; NaN: blank."""
 
     def __init__(self, columns: Sequence[Column], chosen: dict[str, Column], rows: int, found: Proposal):
         taken = {column.name for column in chosen.values()}
@@ -153,7 +153,7 @@ class Contents:
                 self._take(target, pick, f"{kinds[pick.name]} different texts in {self.rows:,} rows")
 
     def _peak(self, column: Column) -> float:
-        """Return the most devices that jobs with one value of the column use at one time."""
+        """Return the highest peak use of devices by jobs that share a value of the column."""
         if (took := self._seconds()) is None or column.blank:
             return 0.0
         start, devices = self.instants[self.chosen["start"].name], self.chosen.get("gpus", self.chosen.get("cpus"))

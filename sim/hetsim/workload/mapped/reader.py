@@ -65,7 +65,7 @@ def csv(
     decimal: Literal[".", ","] = ".", header: Header | None = None, fold: mapping.FoldOf | None = None,
     gang: mapping.GangOf | None = None, attempts: mapping.Attempts | None = None,
 ) -> JobLog:  # fmt: skip
-    """Jobs of a CSV file with its own columns (`columns`; see hetsim trace map)."""
+    """Jobs of a CSV file, which `columns` maps to hetsim's columns (hetsim trace map)."""
     made = _map_of(
         columns, units, time, zone=zone, missing=missing, missing_values=missing_values, decimal=decimal, fold=fold,
         gang=gang, attempts=attempts
@@ -143,7 +143,7 @@ RECORDED = (
 def read_records(
     log: JobLog, records: Iterable[tuple[int, Record]], time: str, zone: Any = None, attempts: str | None = None
 ) -> JobLog:
-    """Add the jobs that a reader yields as records; `time`: the format of their dates."""
+    """Add records to a job log; time: date format, attempts: rule for requeued runs."""
     columns = {name: mapping.CellSource("column", (name,)) for name in RECORDED}
     made = _map_of(columns, {}, time, zone=zone, missing={}, attempts=attempts)
     rule = mapping.Missing("default")

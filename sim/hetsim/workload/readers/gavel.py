@@ -2,12 +2,13 @@
 
 Rows have no header; tabs separate ten columns: job type, command, working directory, argument of the steps, needs data
 (0 or 1), steps, scale (GPUs), priority weight, SLO, arrival; or seven: job type, command, argument of the steps, needs
-data, steps, arrival, scale.  `throughputs` is a JSON file of objects within objects: their keys are the GPU type, the
-job as "('job type', scale)", and "null" (the value is the steps per second of the job alone) or another job (the values
-are the steps per second of both while they share a GPU).  A job takes steps / throughput on each type
-(`gpu_time.TYPE`); it cannot run on a type with a throughput of 0.  The priority weight is the weight of a job; an SLO
-above 0 is stored unchanged in the column `slo`.  Skipped and counted: jobs whose type and scale are not in the table.
-A type `..._unconsolidated` applies to jobs spread over more nodes than necessary; it is read only if `types` names it.
+data, steps, arrival, scale.  `throughputs` is a JSON file of three nested objects.  The keys of the first are GPU
+types, those of the second are jobs as "('job type', scale)".  In the third, "null" is the job's steps per second
+alone, and the key of another job has the steps per second of both jobs while they share a GPU.  A job takes steps /
+throughput on each type (`gpu_time.TYPE`); it cannot run on a type with a throughput of 0.  The priority weight is the
+weight of a job; an SLO above 0 is stored unchanged in the column `slo`.  Skipped and counted: jobs whose type and scale
+are not in the table.  A type `..._unconsolidated` applies to jobs spread over more nodes than necessary; it is read
+only if `types` names it.
 
 `table_of(path)` reads the table only.  Its `together` contains the speeds of pairs, as fractions of each job's speed
 alone; if both are zero, the two jobs cannot share a GPU, and the entry is None.  `cluster: {trace: {format: gavel_gpus,
@@ -50,7 +51,7 @@ class Throughputs:
 
 @job_log
 def read(log: JobLog, *, throughputs: ExistingFile) -> JobLog:
-    """Training jobs of Gavel: run time = steps / throughput of job type, scale, GPU."""
+    """Training jobs of Gavel; run time = steps / measured throughput on each GPU type."""
     rates = table_of(Path(throughputs))
     wanted = log.cut.types or {}
     kinds = [kind for kind in rates.alone if not kind.endswith(ELSEWHERE) or kind in wanted]
@@ -105,7 +106,7 @@ def nodes(
     pairs: Flag = True,
     types: TypeNames | None = None,
 ) -> list[dict[str, Any]]:
-    """Nodes with GPUs of the types in a table of throughputs; pairs may share one GPU."""
+    """Nodes with GPUs of the types in a throughput table; two jobs may share a GPU."""
     rates = table_of(Path(path))
     result: list[dict[str, Any]] = []
     for kind, count in gpus.items():

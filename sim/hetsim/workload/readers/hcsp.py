@@ -106,7 +106,7 @@ class _Reader(ReadFile):
         return tasks, machines
 
     def _checked(self, rows: Rows, first: int | None, tasks: int, machines: int) -> int:
-        """Return the number of machines on the first line, after a check against the file."""
+        """Check the first line's number of machines against the file, and return it."""
         count = sum(len(cells) for _, cells in rows)
         if self.declared is not None and self.declared != machines:
             source = "types names" if self.types is not None else "the option machines says"

@@ -58,7 +58,7 @@ _FACTOR = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1
 
 @job_log
 def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[False] | None = None) -> JobLog:
-    """Pods of a Kubernetes cluster from kubectl get pods -o json, with gangs."""
+    """Pods of a Kubernetes cluster from kubectl get pods -o json, grouped into gangs."""
     log.dated = True
     makes: dict[str, list[int]] = {}  # of each make: pods that name no product, and the first line
     times = JobTimes(log)
@@ -175,7 +175,7 @@ def _unusable(held: dict[str, float]) -> str:
 
 
 def _product(spec: dict[str, Any], held: dict[str, float], line: int, makes: dict[str, list[int]]) -> Any:
-    """Return the GPU product that a pod selects; count pods without one by GPU maker."""
+    """Return the GPU product that a pod selects; count pods without one by GPU make."""
     if (make := next(iter(_makes(held)), None)) is None:
         return ""
     product = (spec.get("nodeSelector") or {}).get(GPUS[make][0])
@@ -201,7 +201,7 @@ def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None,
 
 
 def requests_of(spec: dict[str, Any]) -> dict[str, float]:
-    """Return the requests of a PodSpec: of its containers, or of its start if more."""
+    """Return a PodSpec's requests: of its containers or, if larger, init containers."""
     total, starts = Counter[str](), Counter[str]()
     for container in spec.get("initContainers") or []:
         own: Any = Counter(_of(container))

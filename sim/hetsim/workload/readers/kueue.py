@@ -71,7 +71,7 @@ class KueueObjects:
         self._absent: dict[str, dict[str, Any]] = {}  # flavors that quotas name and the file lacks
 
     def domain_of(self, node: str, level: str) -> str:
-        """Return a node's labels on the levels of a topology down to this one, or ""."""
+        """Return a node's labels from the top level down to `level`, joined by /, or ""."""
         levels, labels = next((one for one in self.levels.values() if level in one), [level]), self.labels[node]
         path = [str(labels[key]) for key in levels[: levels.index(level) + 1] if labels.get(key)]
         return "/".join(path) if labels.get(level) else ""
@@ -151,7 +151,7 @@ class KueueObjects:
         return [job for job, end in made if end is None], over
 
     def job(self, name: str, line: int, one: dict[str, Any]) -> tuple[SnapshotJob, float | None] | None:
-        """Return a workload's job and its end (None: not ended, NaN: unknown), or None."""
+        """Return a job and its end (None: not yet, NaN: unknown); None if it is left out."""
         spec, status, meta = one["spec"], one.get("status") or {}, one["metadata"]
         says = {row["type"]: row for row in status.get("conditions") or ()}
         queue = (status.get("admission") or {}).get("clusterQueue") or self._queue_of.get(
@@ -189,13 +189,13 @@ class KueueObjects:
         ), end  # fmt: skip
 
     def _nodes(self, counts: list[int], needs: dict[str, float]) -> float:
-        """Return the number of pods if each needs its own node, else 0."""
+        """Return the number of nodes if each pod needs its own node, else 0."""
         count, unit = sum(counts), "gpus" if needs["gpus"] else "cores"
         apart = len(counts) == 1 and 2 * needs[unit] > count * self._largest[unit]
         return float(count) if count == 1 or apart else 0.0
 
     def _more(self, spec: dict[str, Any], status: dict[str, Any], queue: str, ended: bool) -> dict[str, str]:
-        """Return flavors, topology, gate and partition (missing: no node suits)."""
+        """Return a job's flavors, topology, preemption gate and (if nodes suit) partition."""
         pods, flavors = [one["template"]["spec"] for one in spec["podSets"]], self.flavors
         parts = () if ended else (status.get("admission") or {}).get("podSetAssignments") or ()
         groups = [[str(flavor["name"]) for flavor in group["flavors"]]
@@ -265,7 +265,7 @@ def _objects(log: JobLog, kind: str | None = None) -> dict[str, dict[str, tuple[
 def suits(pods: dict[str, Any], flavor: dict[str, Any]) -> bool:
     """Return True if pods (a PodSpec) may run on the nodes of a flavor (its spec).
 
-    They tolerate its taints, and select no other value of its node labels; other labels do not matter to Kueue.
+    Pods must tolerate the flavor's taints, and their selectors must match its node labels; other labels are ignored.
     """
     tolerations = [*(pods.get("tolerations") or ()), *(flavor.get("tolerations") or ())]
     labels = flavor.get("nodeLabels") or {}
@@ -332,7 +332,7 @@ def _words(text: str) -> str:
 def nodes(
     path: ExistingFile, *, nodes: ExistingFile, types: TypeNames | None = None, fair_sharing: Flag = False
 ) -> list[Any]:
-    """The nodes of a cluster with Kueue, in the racks of its topology."""
+    """The nodes of a Kueue cluster with their racks; types: other names for GPU types."""
     objects = KueueObjects(Path(path), Path(nodes))
     wanted = objects.each("ResourceFlavor", lambda name, line, one: {**(one["spec"].get("nodeLabels") or {})})
     listed = kubernetes_nodes(nodes, types=types)

@@ -54,7 +54,7 @@ def _number(text: str, what: str, file: str, line: int, column: int | None) -> f
 
 
 def _column(raw: str, place: int) -> int | None:
-    """Return the column (from 1) where cell `place` begins; None if a quote is open."""
+    """Return where CSV cell `place` begins (from 1); None if a quote is not closed."""
     if raw.count('"') % 2:
         return None
     commas, quoted = 0, False
@@ -123,7 +123,7 @@ def _check_times(layers: list[Layer], header: list[str], first: str, file: str) 
 
 
 def _pipedream(text: str, file: str) -> Cuts:
-    """Return the cuts of a model in PipeDream's text, without input layers (no cost)."""
+    """Read PipeDream's text of a network, without input layers, which cost nothing."""
     layers: dict[str, Layer] = {}
     after: dict[str, list[str]] = {}
     into: dict[str, list[str]] = {}
@@ -178,7 +178,7 @@ def _remove(name: str, layers: dict[str, Layer], after: dict[str, list[str]], in
 
 
 def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str, list[str]], file: str) -> Cuts:
-    """Return all cuts of the graph (antichains of layers), in topological order."""
+    """Return all cuts of a layer graph (edges `after`, `into`) in topological order."""
     order = _sorted(layers, after, into, file)
     ancestors: dict[str, frozenset[str]] = {}
     for name in order:
@@ -217,7 +217,7 @@ class _Antichains:
         self.after, self.ancestors = after, ancestors
 
     def augmented(self, antichain: Iterable[str]) -> list[str]:
-        """Add to an antichain the earlier layers whose outputs are also used after it.
+        """Add ancestors of the antichain's layers where a branch to other layers begins.
 
         As in PipeDream, a layer at which branches begin is added even if each branch has a layer in the antichain: its
         output then counts as sent across the cut, although nothing after the cut reads it.

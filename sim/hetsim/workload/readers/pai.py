@@ -58,9 +58,9 @@ class Texts:
 class Keyed:
     """Rows of numbers by key; rows with equal keys are merged.
 
-    The second value of each column states how they are merged: `last` uses the value added last, `least` the minimum,
-    `most` the maximum.  A row needs 16 bytes for the hash of its key, 8 for each float and 4 for each whole number;
-    while rows are added, 50 % more.
+    columns: by name, type code (d: float, i: integer) and merge rule: `last` uses the value added last, `least` the
+    minimum, `most` the maximum.  A row needs 16 bytes for the hash of its key, 8 for each float and 4 for each whole
+    number; while rows are added, 50 % more.
     """
 
     def __init__(self, **columns: tuple[Literal["d", "i"], Merge]):
@@ -171,7 +171,7 @@ class Owners:
 
 
 class AttemptSpans:
-    """First start, last end and machine of each task's instances, from their table."""
+    """First start, last end and machine of each task, from the table of instances."""
 
     def __init__(self, path: Path | None = None):
         self._machines = Texts()

@@ -1,4 +1,4 @@
-"""Microsoft's Philly traces (`format: philly`): native log or flat CSV, clusters.
+"""Microsoft's Philly traces (`format: philly`): jobs (JSON or CSV) and nodes.
 
 The native JSON is a list of jobs with status, vc, user, jobid, submitted_time and attempts, each with start_time,
 end_time and detail: the machines (ip) and their GPUs.  The duration of a job is the sum of its attempts, on the GPUs of

@@ -5,10 +5,10 @@
 `time` is the submission in seconds, `application` a folder of `profiles`; `num_replicas` and `batch_size` are the
 number of GPUs and of samples per step that the user requests.
 
-    sizes       given: a job runs on the number of GPUs in its row.  any: on every number of GPUs up to `max_gpus`
-                among which its batch size can be divided; a job with 1 in its row runs on one GPU.
-    batch       given: a step has the number of samples in the row.  adaptive: it has the number with which, by the
-                tables, the progress is fastest at that time; a job with 1 GPU in its row uses the number in its row.
+    sizes       given: a job runs on the number of GPUs in its row.  any: a job may run on any number of GPUs up to
+                `max_gpus` that its batch size allows; a job that requests 1 GPU always runs on one.
+    batch       given: a step has the number of samples in the row.  adaptive: a step has the number of samples with
+                which training advances fastest at that time, by the tables; a job that requests 1 GPU keeps its number.
     local_limits  by application, the maximum samples per GPU at once, if that is not the largest measured number
 
 A folder of profiles has one folder per application, as in the artifact.
@@ -104,7 +104,7 @@ def read(
     log: JobLog, *, profiles: ExistingFolder, sizes: Sizes = "given", batch: Sizes | Literal["adaptive"] = "given",
     max_gpus: MaxGpus = MAX_GPUS, local_limits: dict[Named, Count] | None = None,
 ) -> TaskTable:  # fmt: skip
-    """Jobs of Pollux's workloads: application with measured tables, GPUs, batch size."""
+    """Jobs of Pollux's workloads: each trains an application measured in `profiles`."""
     limits = local_limits or {}
     profiled = applications(profiles, limits)
     for name in limits:

@@ -114,8 +114,8 @@ def azure_llm(path: ExistingFile, **cut: Any) -> TaskTable:
     `since` and `until` select a time window, `time_scale` stretches it, `sample` selects a share of the requests, and
     `sort` accepts unordered rows.
 
-    Time stamps have up to nine fractional digits (published: seven, or six and a zone), which are read exactly; time 0
-    is that of the first request.
+    Time stamps are read exactly, with up to nine fractional digits (the published traces have six or seven); time 0 is
+    that of the first request.
     Reference: Patel, Choukse, Zhang, Shah, Goiri, Maleki, Bianchini, Splitwise: Efficient Generative LLM Inference
     Using Phase Splitting (ISCA 2024).
     """

@@ -114,7 +114,7 @@ class SlurmConf:
         return math.inf if limit is None or math.isnan(limit) else limit
 
     def site(self) -> dict[str, Any]:
-        """Return `site:`: the rule at time limits, and the partitions that have nodes."""
+        """Return the key `site`: the action at time limits, and the partitions with nodes."""
         used = {name for node in self.nodes for name in node.get("partitions", ())}
         line, grace = self.keys.get("overtimelimit", (0, "0"))
         over = self.seconds(line, "OverTimeLimit", grace)
@@ -190,7 +190,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def nodes(path: ExistingFile, *, types: TypeNames | None = None, sshare: ExistingFile | None = None) -> list[Any]:
     """The nodes of slurm.conf.
 
-    `sshare` (a file of accounts, shares and usage) does not affect the nodes; a conversion adds it to `policy:`.
+    `sshare` (a file of accounts, shares and usage) does not affect the nodes; `trace convert` adds it to `policy:`.
     """
     return SlurmConf(Path(path), types or {}).nodes
 

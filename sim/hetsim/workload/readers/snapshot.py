@@ -49,7 +49,7 @@ _COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMG])")
 
 @dataclass
 class SnapshotJob:
-    """A job of the snapshot; times are seconds since 1970, inf or NaN if unknown."""
+    """A job of a snapshot: times in s since 1970, NaN if unknown; `limit` in s or inf."""
 
     id: str
     line: int
@@ -210,7 +210,7 @@ def _or_nan(value: float | None) -> float:
 
 
 def gpus_of(text: str) -> tuple[float, str]:
-    """Return number and type of GPUs in `gres:gpu:a100:2`; type "" if none or several."""
+    """Return total GPUs in `gres:gpu:a100:2`, and their type ("": not exactly one)."""
     typed: dict[str, float] = {}
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
         if match := _GPUS.fullmatch(part.strip()):

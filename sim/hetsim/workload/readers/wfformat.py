@@ -34,7 +34,7 @@ _NUMBERED = re.compile(r"[_-]?(ID)?\d+$")
 
 
 def read(path: ExistingFile, *, gpu_speedup: Speedup | None = None) -> TaskTable:
-    """A workflow of WfCommons: a task graph with run times, cores, memory and files."""
+    """A WfCommons workflow (task graph); gpu_speedup adds GPU modes (None: CPU only)."""
     return _Reader(Path(path)).table(gpu_speedup)
 
 

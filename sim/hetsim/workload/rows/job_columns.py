@@ -16,7 +16,7 @@ BLOCK = 2**17  # rows per block on disk
 
 
 class RowBlock:
-    """Rows as columns: 8 bytes per number, 4 per text (a code), and the ids.
+    """Rows stored as columns: 8 bytes per number, 4 bytes per text (a code), plus ids.
 
     `ids` is empty while no row has an id, an array while all ids are whole numbers, and otherwise a list of texts, in
     which the line number replaces a missing id.
@@ -87,7 +87,7 @@ def _padded(values: array, count: int, filler: float) -> np.ndarray:
 
 
 class Blocks:
-    """Rows of a log in blocks: one in memory; with `folder`, earlier ones in a file."""
+    """A log's rows in memory; with `folder`, full blocks are stored in a file there."""
 
     def __init__(self, folder: Path | None = None):
         self.current = RowBlock()

@@ -69,7 +69,7 @@ Moment = Annotated[float, PlainValidator(_moment), WithJsonSchema(_EXAMPLES)]  #
 
 @dataclass(frozen=True)
 class LogCut:
-    """Options of all readers of job logs; the module's docstring explains them."""
+    """Options of all job log readers, such as `since`; the module's docstring has all."""
 
     since: Moment = 0.0
     until: Moment | None = None
@@ -84,8 +84,8 @@ class LogCut:
 class JobLog(ReadFile):
     """The jobs of one file as columns that grow, in memory or on disk.
 
-    `dated`: times are dates, and time 0 is the first submission.  `unique`: skip repeated rows.  `times`: names in the
-    task table of the columns with run times by device; if it has any, `duration` is not used.
+    `dated`: times are dates, and time 0 is the first submission.  `unique`: skip repeated rows.  `times`: columns with
+    run times on one device type, as name in the log -> name in the task table; if there are any, `duration` is ignored.
     """
 
     def __init__(self, path: Path, cut: LogCut, folder: Path | None = None):
@@ -131,7 +131,7 @@ class JobLog(ReadFile):
         _count(self.passed_over, what, line)
 
     def remark(self, what: str, line: int) -> None:
-        """Count something odd about a job that is kept; a note says how often it occurs."""
+        """Count a problem (`what`) of a job that is kept; a note will state the count."""
         _count(self._remarks, what, line)
 
     def add(
@@ -142,8 +142,8 @@ class JobLog(ReadFile):
 
         `columns` are numbers and texts by name: those of a task table, `start` and `estimate` in seconds (NaN:
         unknown), `devices` (types separated by |), or other columns, which are copied; empty texts and None are not
-        stored.  `key`: the text whose hash decides whether the job is in the sample (None: the id).  `whole`: rows with
-        the same text are repetitions (None: the key).
+        stored.  `key`: the text whose hash decides whether the job is in the sample (None: the id).  `whole`: of rows
+        with the same text only the first is used (None: the key).
         """
         self.seen += 1
         cut = self.cut
@@ -169,7 +169,7 @@ class JobLog(ReadFile):
         return self._added - 1
 
     def window(self) -> tuple[float, float]:
-        """Return `since` and `until` on the log's clock; call it after all dated rows."""
+        """Return `since`, `until` in log time (s); a log with dates must be read before."""
         zero = self.origin if not self.dated else self.first if math.isfinite(self.first) else 0.0
         bounds = []
         for key, given in (("since", self.cut.since), ("until", self.cut.until)):
@@ -209,7 +209,7 @@ class JobLog(ReadFile):
     def numbers(
         self, line: int, columns: Sequence[str], cells: Sequence[str], blank: float | None = None, least: float = 0.0
     ) -> list[float] | None:
-        """Return the numbers in several cells, as `number` does; None after any problem."""
+        """Return the numbers in several cells (see `number`); None if any cell is wrong."""
         values = [self.number(line, *one, blank, least) for one in zip(columns, cells, strict=True)]
         given = [value for value in values if value is not None]
         return given if len(given) == len(values) else None

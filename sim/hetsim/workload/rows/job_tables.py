@@ -245,7 +245,7 @@ class Assembly:
     def _recorded(
         self, table: TaskTable, arrival: np.ndarray, start: np.ndarray | None, due: np.ndarray | None
     ) -> None:
-        """Set recorded starts and deadlines: as long after the arrival as in the log."""
+        """Set recorded starts and deadlines, moved by as much as the jobs' arrivals."""
         if start is not None and self.columns.numbers["start"]:
             wait = start - arrival
             if self.log.cut.warm_start:  # from the cut on; those that were moved behind it start when they did
@@ -258,7 +258,8 @@ class Assembly:
     def _warm_up(self, when: np.ndarray, start: np.ndarray | None, warm: np.ndarray) -> np.ndarray:
         """Return each job's state at time 0 of a warm start: 0 new, 1 running, 2 waiting.
 
-        Changes the arrivals `when`: running jobs arrive at 0, others at `BEHIND` (1 ms) or later. warm: earlier jobs.
+        Changes the arrivals `when`: running jobs arrive at 0, others at `BEHIND` (1 ms) or later.  warm: True for jobs
+        that arrived before time 0.
         """
         runs = warm & (np.full(len(when), np.inf) if start is None else start <= self.begin)
         when[warm] = 0.0
@@ -269,7 +270,7 @@ class Assembly:
         self, duration: np.ndarray, start: np.ndarray | None, estimate: np.ndarray | None,
         numbers: dict[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray | None]:  # fmt: skip
-        """Return times and estimates left at a warm start (s); reduce time limits, too."""
+        """Return remaining run times and estimates (s); reduce time limits in `numbers`."""
         if start is None:
             return duration, estimate
         done = np.nan_to_num(np.maximum(0.0, self.begin - start))
@@ -338,8 +339,8 @@ def _end_of(block: RowBlock) -> np.ndarray:
 def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]:
     """Decorator that turns `read(log, **options)` into a reader with common options.
 
-    `read` returns a table, or the log, from which the decorator makes the table.  If `read` is annotated to return the
-    log, the reader can also read in parts: `reader.parts(folder, path, **options)` returns `TableParts`.
+    `read` returns a table, or a log that the decorator converts to a table.  If the annotation of `read` says that it
+    returns a log, the reader can also read in parts: `reader.parts(folder, path, **options)` returns `TableParts`.
     """
 
     def log_of(path: Path, given: dict[str, Any], folder: Path | None = None) -> JobLog:
@@ -376,7 +377,7 @@ def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]
 class TableParts:
     """Tasks of a log as consecutive tables, for logs larger than memory.
 
-    A temporary file in a folder stores the rows until all are known.  `notes` are complete after the last table.
+    A temporary file stores the rows until the whole log has been read.  `notes` are complete after the last table.
     """
 
     def __init__(self, log: JobLog):

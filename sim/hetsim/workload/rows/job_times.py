@@ -1,4 +1,4 @@
-"""Arrival, start and end of jobs, where a log contradicts itself.
+"""Arrival, start and end of jobs, from ambiguous or contradictory times of a log.
 
 A local time in the hour that occurs twice when clocks are set back may be either of two instants; a clock that jumps
 yields an end before the start, or a start before the submission.  The evidence, in this order:
@@ -7,7 +7,7 @@ yields an end before the start, or a start before the submission.  The evidence,
     the order of ids    if ids increase with the submissions in the rest of the log
     the devices         the job's node (or the cluster) cannot use more devices than in the rest of the log
 
-Remarks count the times that each kind of evidence decides, and the undecided times, and name lines of both.
+Remarks count the times that each kind of evidence decided, and the undecided times, with lines of the log as examples.
 """
 
 import re
@@ -41,7 +41,7 @@ class HeldOverTime:
         self.length = np.append(np.diff(self.times), 0.0)  # seconds of each step; 0 of the last
 
     def peak(self) -> float:
-        """Return the highest level in use for over `MOMENT` s (rounded times may overlap)."""
+        """Return the highest amount that is in use for longer than `MOMENT` seconds."""
         return self._level_above(MOMENT)
 
     def common(self) -> float:
@@ -54,7 +54,7 @@ class HeldOverTime:
         return float(self.level[order][min(above, len(order) - 1)]) if len(order) else 0.0
 
     def at(self, times: np.ndarray) -> np.ndarray:
-        """Return the level at each of these times, after the changes at that instant."""
+        """Return the amount in use at each of `times`, after changes at the same instant."""
         place = np.searchsorted(self.times, times, side="right") - 1
         return np.where(place >= 0, self.level[np.maximum(place, 0)], 0.0)
 
@@ -96,7 +96,7 @@ class JobTimes:
     def settle(
         self, line: int, arrival: float, start: float | None, end: float | None, took: float | None
     ) -> Times | None:
-        """Return a job's times, as far as its row decides them; None: skip the job."""
+        """Return a job's times, preliminary if its row is ambiguous; None: skip the job."""
         self._last = None
         choices = product(*((one, one.later) if isinstance(one, Twice) else (one,) for one in (arrival, start, end)))
         given = [(came, began, ended) for came, began, ended in choices if came is not None]
@@ -144,7 +144,7 @@ class JobTimes:
         return times
 
     def added(self, position: int) -> None:
-        """Set the row of the job that `settle` was last called for; negative: it has none."""
+        """Store the row of the job last passed to `settle`; negative: it has no row."""
         if self._last is not None and position >= 0:
             self._last.position = position
             self._open.append(self._last)
@@ -153,7 +153,7 @@ class JobTimes:
     # With the rest of the log ---------------------------------------------------------------------------------
 
     def finish(self, separate: bool = False) -> None:
-        """Choose among jobs' possible times; `separate`: a job's attempts do not overlap."""
+        """Decide ambiguous times of jobs; `separate`: attempts of a job do not overlap."""
         jumps = [one for one in self._open if one.what == JUMP]
         if len(jumps) > max(COMMON * self.compared, 1) and self.compared >= ENOUGH:
             text = f"{len(jumps):,} jobs {JUMP}, too many for errors of clocks: the duration is used"
@@ -244,7 +244,7 @@ class JobTimes:
 
 
 class _Rest:
-    """The whole log as columns; decided times are evidence for undecided ones."""
+    """All jobs of a log as columns; known times help to decide ambiguous times."""
 
     def __init__(self, log: "JobLog", opened: list[_Open]):
         blocks = list(log.blocks)
@@ -268,7 +268,7 @@ class _Rest:
         self._by_rank, self.slack = by_ids(np.where(self.settled, self.rank, np.nan), self.arrival)
 
     def around(self, position: int) -> tuple[float, float]:
-        """Return arrivals of decided jobs with the next lower and higher id (±inf: none)."""
+        """Return the known arrivals of the next lower and the next higher id (±inf: none)."""
         if self.slack is None or not np.isfinite(self.rank[position]):
             return -np.inf, np.inf
         place = int(np.searchsorted(self.rank[self._by_rank], self.rank[position]))
@@ -313,15 +313,15 @@ def _texts(block: Any, name: str) -> list[str]:
 
 
 def numbers_in(names: list[str]) -> np.ndarray:
-    """Return the number in each id (NaN: none); an array's element 12_3 is 12.0000003."""
+    """Return the number in each job id (NaN: none); array job 12_3 gives 12.0000003."""
     matches = [None if name.startswith("line ") else re.search(r"(\d+)(?:[\[_](\d+))?", name) for name in names]
     return np.array([np.nan if one is None else float(one[1]) + float(one[2] or 0) / 1e7 for one in matches])
 
 
 def by_ids(rank: np.ndarray, arrival: np.ndarray) -> tuple[np.ndarray, float | None]:
-    """Return the rows sorted by `rank`, and by how much arrivals may break this order.
+    """Return the rows sorted by `rank`, and a tolerance (s) for arrivals out of order.
 
-    This tolerance is in seconds; None if arrivals do not increase with `rank`.
+    The tolerance is None if arrivals do not increase with `rank`.
     """
     rows = np.flatnonzero(np.isfinite(rank))
     rows = rows[np.argsort(rank[rows], kind="stable")]

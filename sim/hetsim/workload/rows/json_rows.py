@@ -24,11 +24,11 @@ OPENED = Opened()
 
 
 def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield (keys, value) for the wanted keys of the object in the file, in order.
+    """Yield (keys, value) for the wanted paths of keys in a JSON file, in file order.
 
-    A list yields OPENED first, then its members one by one, each with the keys of the list; any other value is yielded
-    whole.  Other parts of the file are skipped.  ScenarioError with the line if the file is not JSON, or ends too
-    early.
+    For a list, the value OPENED is yielded first and then each member, all with the keys of the list; any other value
+    is yielded whole.  Other parts of the file are skipped.  ScenarioError with the line if the file is not JSON, or
+    ends too early.
     """
     reader = _Reader(path)
     if not reader.sign():

@@ -52,7 +52,7 @@ class RequestCut:
 
 
 def with_cut(read: Callable[..., TaskTable]) -> Callable[..., TaskTable]:
-    """Decorator that gives a reader the parameters of `RequestCut` (rows to read)."""
+    """Decorator that adds the parameters of `RequestCut` (rows to read) to a reader."""
     signature, types = inspect.signature(read, eval_str=True), get_type_hints(RequestCut, include_extras=True)
     own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     cut = [inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=types[one.name])

@@ -45,7 +45,7 @@ class Fold:
     gang: bool = False
 
     def rule(self, name: str, is_text: bool) -> str:
-        """Return how a job's rows become one in this column; "": all must be equal."""
+        """Return the rule that merges the values of a job's rows; "": they must be equal."""
         if name in self.columns:
             return self.columns[name]
         if name in TIMES:
@@ -63,7 +63,7 @@ def restarts(by: str = "id") -> Fold:
 
 
 def gang(by: str, columns: Mapping[str, str] | None = None) -> Fold:
-    """Return the rule that merges the rows with one label, which run together."""
+    """Return the rule that merges the rows of a gang: equal labels in column `by`."""
     return Fold(by, columns or {}, numbers="max", texts="first", gang=True)
 
 
@@ -76,7 +76,7 @@ class JobRows:
         self._waiting: dict[object, list[tuple[int, Row, str | None]]] = {}
 
     def take(self, key: str | None, line: int, row: Row, whole: str | None = None) -> None:
-        """Add a row of job `key` (None: a new one), unless one has the same text `whole`."""
+        """Add a row to job `key` (None: a new job), unless it has a row of text `whole`."""
         rows = self._waiting.setdefault(len(self._waiting) if key is None else key, [])
         if whole is not None and any(whole == other for _, _, other in rows):
             self.log.pass_over("repetitions", line)
@@ -160,7 +160,7 @@ def _one(rule: str, name: str, values: list[Any], rows: list[Row]) -> Any:
 
 
 def _peak(name: str, rows: list[Row]) -> float:
-    """Return the maximum over time of a column's sum; without times, the total."""
+    """Return a column's highest sum over rows at one time; without times, over all."""
     if any(row.get("start") is None or row.get("end") is None for row in rows):
         return float(sum(row.get(name) or 0.0 for row in rows))
     steps = sorted([(row["start"], 1, row.get(name) or 0.0) for row in rows]

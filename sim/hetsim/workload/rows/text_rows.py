@@ -97,8 +97,8 @@ def numbered_lines(path: Path, longest: int = -1, keep: bool = False) -> Iterato
     """Yield number (from 1) and text of each line of a gzip or plain file.
 
     Only one line is in memory.  ScenarioError if the file is not text, has a line of more than `longest` bytes (-1: no
-    limit), or is compressed and exceeds the limit of `hetsim.model.files`.  `keep`: the caller stores all lines; then
-    this limit is checked before the first line.
+    limit), or is compressed and exceeds the limit of `hetsim.model.files`.  `keep`: the caller stores all lines, so the
+    limit of `hetsim.model.files` is checked before the first line is yielded.
     """
     file = str(path)
     number = 0
@@ -213,8 +213,8 @@ class Twice(float):
 def instant_of(found: datetime, zone: tzinfo | None) -> float:
     """Return a date as seconds since 1970.
 
-    A date without a time zone is read in `zone` (None: UTC).  If it occurs twice there, because clocks were set back, a
-    `Twice` is returned.
+    A date without a time zone is read in `zone` (None: UTC).  If it occurs twice there, because clocks were set back,
+    the result is a `Twice`: a float with the earlier instant, whose attribute `later` is the later one.
     """
     if found.tzinfo is not None:
         return found.timestamp()
@@ -233,7 +233,7 @@ def written(cell: Any) -> str:
 
 
 def column_of(kind: str) -> str:
-    """Return the name of the task-table column with the times on a device type."""
+    """Return the name of the task-table column with times on a device type (`kind`)."""
     return {"cpu": "cpu_time", "gpu": "gpu_time"}.get(kind, f"gpu_time.{kind}")
 
 
@@ -244,7 +244,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 class CsvTable:
-    """Rows of a file with separators, as cells of the columns `needed` and `optional`."""
+    """Rows of a CSV file: cells of the columns `needed` and, if present, `optional`."""
 
     def __init__(
         self, log: ReadFile, needed: tuple[str, ...], optional: tuple[str, ...] = (), separator: str = ",",
