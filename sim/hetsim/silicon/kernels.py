@@ -195,9 +195,11 @@ class Builder:
     def matrix(self, outputs: float, inputs: float, number_format: str | None = None) -> np.ndarray:
         """Return seconds of a matrix product by number of tokens, without kernel launch."""
         formats = self.formats(number_format or self.model.number_format.weights)
-        seconds = self.fastest("matrix", formats, (TOKENS, outputs, inputs))
-        keys = [(self.gpu, engine, "matrix", one, ()) for engine in ENGINES for one in formats]
-        return np.maximum(0.0, seconds - min(surface_of(key).launch for key in keys if key in surfaces()))
+        for one in formats:
+            keys: list[Key] = [(self.gpu, engine, "matrix", one, ()) for engine in ENGINES]
+            if launches := [surface_of(key).launch for key in keys if key in surfaces()]:
+                return np.maximum(0.0, self.fastest("matrix", (one,), (TOKENS, outputs, inputs)) - min(launches))
+        raise NotMeasured(f"matrix in {' or '.join(formats)} was not measured on {self.gpu}")
 
     def fastest(self, kernel: str, formats: tuple[str, ...], where: tuple[Coordinate, ...]) -> np.ndarray:
         """Return a kernel's seconds: the minimum over the engines that were measured.
