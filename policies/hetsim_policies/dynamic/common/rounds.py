@@ -225,12 +225,12 @@ class RoundScheduler(Scheduler):
             device.index for job in self.jobs.values() if job.mode >= 0 and job.placement is not None
             for device in job.placement.devices
         }  # fmt: skip
-        held: dict[int, None] = {
+        kept_busy: dict[int, None] = {
             device.index: None for node in view.cluster.nodes for device in node.accelerators
             if device.index not in own and view.load(device) > 0 and view.free_at(device) == math.inf
         }  # fmt: skip
-        self._with_replicas = bool(self._with_replicas or held)
-        return held
+        self._with_replicas = bool(self._with_replicas or kept_busy)
+        return kept_busy
 
     def _capacity(self, cluster: Cluster) -> np.ndarray:
         """Number of devices that are up and without replicas, by type (of CPUs: cores)."""
