@@ -375,7 +375,7 @@ def test_a_comparison_and_a_sweep_name_no_folder_outside_theirs(here: Path):
         folder = here / words[0]
         assert call(*words, "--out", str(folder), "--replications", "2").exit_code == 0
         (folder / mark).write_text(sealed({**unsealed(folder / mark), key: names}, 1))
-        with pytest.raises(UsageError, match="cannot be in its folder"):
+        with pytest.raises(UsageError, match="not a valid path inside its folder"):
             load_any(folder)
 
 
