@@ -186,7 +186,7 @@ class Held(Occupied):
     batch: Annotated[Count, Field(le=10**9)] | None = None
     """Batch size: number of items that each step of the job profile processes."""
     steps: StepCount | None = None
-    """Number of steps of the job profile: a whole number, or a distribution whose values are rounded. Default: 1."""
+    """Number of steps of the job profile: a whole number, or a distribution whose values are rounded."""
     efficiency: Share | None = None
     """Share of a device's peak rates that the profile reaches."""
     nodes: Degree | None = None

@@ -124,7 +124,7 @@ class LanguageModel(Profiled, Replicas):
     gpus: Count = 1
     """Number of devices of one node that each replica uses."""
     replicas: Count | None = None
-    """Number of replicas. Default: 1, or the numbers that scale or disaggregated give."""
+    """Number of replicas, where neither scale nor disaggregated sets it."""
     step: StepTime
     """Time of a step on gpus devices. Default: estimated from model, gpu and tensor_parallel."""
     gpu: NamedPeak | None = None
@@ -154,7 +154,7 @@ class LanguageModel(Profiled, Replicas):
     kv: KvCacheSpec | None = None
     """Memory that keys and values need. Default: memory is not limited."""
     max_num_seqs: Degree = 256
-    """Maximum number of requests in a replica. Default: 256, or less if step or max_num_batched_tokens allows less."""
+    """Maximum number of requests in a replica; less if step or max_num_batched_tokens allows less."""
     max_output_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | Literal["exact"] | None = None
     """Token count at which answers end, announced by requests; exact: they announce true lengths. Default: none."""
     preemption: Literal["recompute", "swap"] = "recompute"

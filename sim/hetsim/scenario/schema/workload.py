@@ -296,7 +296,7 @@ class WorkloadEntry(Demand):
     USED: ClassVar = {"weight": 1.0, "skip": 0, "time_scale": 1.0}
 
     name: Name | None = None
-    """Unique name of the stream, on which its random numbers depend. Default: the class, or stream0, stream1, ..."""
+    """Unique name of the stream, on which its random numbers depend; without it the class, or stream0, stream1, ..."""
     arrivals: Annotated[Arrivals, BeforeValidator(_named_process)] | None = None
     """The arrival process, which determines when tasks arrive, and its parameters."""
     count: Annotated[Count, Field(le=MAX_TASKS)] | None = None
