@@ -17,13 +17,14 @@ from hetsim.model.cluster import Cluster, NodeSpec
 from hetsim.model.demand import Stopping
 from hetsim.model.device_type import WHOLE, DeviceType, Sharing
 from hetsim.model.plan import Placement
+from hetsim.model.task import Task
 from hetsim_policies.dynamic import sharing
 from hetsim_policies.dynamic.as_recorded import AsRecorded
 from hetsim_policies.dynamic.common.lines import DeviceLine
 from hetsim_policies.dynamic.common.ranked_queue import RankedQueue
 from hetsim_policies.dynamic.common.rounds import RoundRoom
 from hetsim_policies.dynamic.common.service_tiers import NO_TIER, Tier, Tiers
-from hetsim_policies.dynamic.heteroprio import HeteroPrio
+from hetsim_policies.dynamic.heteroprio import HeteroPrio, from_scratch
 from hetsim_policies.dynamic.intervals import (
     GeneticSearch,
     IntervalJob,
@@ -36,7 +37,7 @@ from hetsim_policies.dynamic.preemptive import Srtf
 from hetsim_policies.dynamic.qssf import Qssf
 from hetsim_policies.dynamic.sharing import Gandiva, SharingByTable, finish_times
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
-from hetsim_policies.dynamic.time_fractions import MaxMinFairness
+from hetsim_policies.dynamic.time_fractions import FcfsRounds, MaxMinFairness
 from hetsim_policies.dynamic.turns import Themis, least_loaded
 from hetsim_policies.dynamic.users import QuotaBorrow, Wfq
 from hetsim_policies.dynamic.waited import Unicep, Wfp3
@@ -426,6 +427,38 @@ def test_an_idle_side_restarts_what_it_ends_earlier(core: float, gpu: float, spo
     modes = [cpu_mode(kind), gpu_mode(GPU)]
     record = simulate(spec, [Job(modes, [core, gpu]) for _ in range(2)], HeteroPrio(spoliation=spoliation))
     assert sorted(record.finish.tolist()) == ([2, 4] if spoliation else [2, 10])
+
+
+def test_a_restart_counts_all_work_as_lost():
+    """Also work that was saved earlier: `Stop(keep=False)` keeps nothing."""
+    table = tasks_of([Job([gpu_mode(GPU)], [10.0])])
+    task = Task(0, 0.0, table.shapes[0], (10.0,), (10.0,), table)
+    task.done = 0.5
+    [node] = Cluster([NodeSpec(cpus=1, accelerators=((GPU, 1),))]).nodes
+    placement = Placement(task.modes[0], tuple(node.accelerators))
+    stages = SimpleNamespace(ready=1.0, write_back=2.0, upload=3.0, download=4.0)
+    view: Any = SimpleNamespace(stages=lambda tasks, placement: stages)
+    assert from_scratch(task, placement, view) == 2 + 3 + 10 + 4
+
+
+def test_rounds_look_for_replicas_from_the_first_that_is_wanted():
+    """Before, no device can have one; a device of a replica has a load without an end."""
+    cluster = Cluster([NodeSpec(cpus=1, accelerators=((GPU, 2),))])
+    serving: set[Any] = set()
+    view: Any = SimpleNamespace(
+        cluster=cluster, load=lambda device: float(device in serving), first=lambda mode: None,
+        free_at=lambda device: math.inf if device in serving else 0.0,
+    )
+    scheduler = FcfsRounds()
+    assert scheduler._held_by_replicas(view) == {}
+    first = cluster.nodes[0].accelerators[0]
+    serving.add(first)
+    scheduler.replica(SimpleNamespace(modes=()), view)
+    assert scheduler._held_by_replicas(view) == {first.index: None}
+    serving.clear()
+    assert scheduler._held_by_replicas(view) == {}
+    serving.add(first)  # another replica may open again
+    assert scheduler._held_by_replicas(view) == {first.index: None}
 
 
 def test_owners_without_tasks_are_refused():
