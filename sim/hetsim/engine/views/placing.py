@@ -1,6 +1,6 @@
 """Placements of tasks and modes on devices in their present state."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from hetsim.model.task import Task
 from hetsim.policy.contract import Preference
 
 CORES = 36  # bits for thousandths of cores below the accelerators' share, so that one number holds both amounts
+ALL_CORES = (1 << CORES) - 1
 
 
 class RoomIndex:
@@ -28,59 +29,63 @@ class RoomIndex:
 
     Nodes with equal amounts share one bitmask.  A query updates the index with the nodes that changed since the last
     query.  Cost: O(log n) per change of n nodes; a query also examines amounts that only nodes have on which the mode
-    does not fit because of memory or a partition.
+    does not fit because of cores, memory or a partition.
     """
 
     def __init__(self, capacity: Capacity, kind: int, whole: bool):
-        self._capacity, self._kind, self._whole = capacity, kind, whole
+        self._capacity, self._kind, self.whole = capacity, kind, whole
         self._generation = self._position = -1
-        self._amount: dict[int, int] = {}  # node -> what was free there at the last look
+        self._amount = [-1] * len(capacity.nodes)  # by node: what was free there at the last look; -1: it was down
         self._amounts: list[int] = []  # amounts that any node has, ascending
-        self._nodes: dict[int, int] = {}  # amount -> bitmask of the nodes that have it
+        self._masks: list[int] = []  # by position in `_amounts`: bitmask of the nodes that have this amount
         capacity.noting = True
 
     def node(self, mode: Mode, among: int, tightest: bool) -> int:
-        """Return the node with the least (`tightest`) or most free capacity; ties: first.
+        """Return the node with the least (`tightest`) or most free capacity; ties: first; -1: the mode fits on none.
 
-        `among`: bitmask of nodes, on all of which the mode fits.
+        `among`: bitmask of nodes; on all of them, the mode has room for what the index does not count.
         """
         self._refresh()
-        nodes, amounts = self._nodes, self._amounts
-        if tightest:  # skip amounts below the mode's need
-            needed = (mode.gpus * mode.share << CORES) + mode.millicores if self._whole and mode.node_count == 1 else 0
-            amounts = amounts[bisect_left(amounts, needed) :]
-        else:
-            amounts = amounts[::-1]  # most first
-        for amount in amounts:  # ascending, or descending: the first that has a node
-            if (there := nodes[amount] & among):
+        amounts, masks, cores = self._amounts, self._masks, mode.millicores
+        begin = bisect_left(amounts, (mode.gpus << CORES) + cores) if self.whole else 0  # no smaller one is enough
+        end = len(amounts)
+        at, step = (begin, 1) if tightest else (end - 1, -1)
+        while begin <= at < end:
+            if (there := masks[at] & among) and amounts[at] & ALL_CORES >= cores:
                 return (there & -there).bit_length() - 1
-        raise AssertionError("the mode fits on none of these nodes")
+            at += step
+        return -1
 
     def _refresh(self) -> None:
-        capacity, before, masks = self._capacity, self._amount, self._nodes
+        capacity, before, amounts, masks, kind = self._capacity, self._amount, self._amounts, self._masks, self._kind
         log, nodes = capacity.log, capacity.nodes
         if self._generation == capacity.log_generation:  # else the log was cleared: every node with such a device
             touched = log[self._position :]
         else:
-            touched = capacity.having[self._kind]
-        self._generation, self._position = capacity.log_generation, len(log)
+            touched = capacity.having[kind]
         for number in touched:
-            node = nodes[number]
-            share = node.open[self._kind].bit_count() * WHOLE if self._whole else self._share(node)
-            amount, old = (share << CORES) + node.cpu_free, before.get(number, -1)
+            node, old, amount = nodes[number], before[number], -1
+            if node.up:
+                amount = ((node.open[kind].bit_count() if self.whole else self._share(node)) << CORES) + node.cpu_free
             if amount == old:
                 continue
-            before[number] = amount  # set first: below, the node moves from one bitmask to another
+            before[number] = amount
+            bit = node.bit
             if old >= 0:
-                mask = masks[old] = masks[old] ^ node.bit
-                if not mask:
-                    del masks[old]
-                    del self._amounts[bisect_left(self._amounts, old)]  # no node has it any more
-            if amount in masks:
-                masks[amount] |= node.bit
-            else:
-                masks[amount] = node.bit
-                insort(self._amounts, amount)
+                at = bisect_left(amounts, old)
+                if masks[at] == bit:  # no other node has it
+                    del amounts[at], masks[at]
+                else:
+                    masks[at] ^= bit
+            if amount >= 0:
+                at = bisect_left(amounts, amount)
+                if at < len(amounts) and amounts[at] == amount:
+                    masks[at] |= bit
+                else:
+                    amounts.insert(at, amount)
+                    masks.insert(at, bit)
+        capacity.tidy()
+        self._generation, self._position = capacity.log_generation, len(log)
 
     def _share(self, node: NodeState) -> int:
         return sum(min(WHOLE, max(0, gpu.free)) for gpu in node.gpus
@@ -141,6 +146,7 @@ class NodeColumns:
         touched: Iterable[int] = dict.fromkeys(log[self._position :])
         if self._generation != self._capacity.log_generation:
             touched = range(len(self._capacity.nodes))
+        self._capacity.tidy()
         self._generation, self._position = self._capacity.log_generation, len(log)
         if (single := self._accelerators) is not None:
             single.look += 1  # nodes that are refreshed now are stamped with it
@@ -223,15 +229,19 @@ class Placing:
         return self._capacity.first(mode)
 
     def _by_room(self, mode: Mode, among: int, tightest: bool) -> Placement | None:
-        if not (mask := self._capacity.mask(mode) & among):
-            return None
-        kind = self._capacity.types[mode.type]
+        capacity = self._capacity
+        kind = capacity.types[mode.type]
         if (rooms := self._rooms.get(kind)) is None:
-            modes = (one for shape in self._shapes for one in shape.modes if one.type is mode.type)
-            exclusive = mode.type.streams == 1 and mode.type.sharing.kind == "exclusive"
-            undivided = exclusive and all(one.whole_devices for one in modes)
-            rooms = self._rooms[kind] = RoomIndex(self._capacity, kind, undivided)
-        return self._capacity.on_node(mode, self._capacity.nodes[rooms.node(mode, mask, tightest)])
+            rooms = self._rooms[kind] = self._room_index(mode.type, kind)
+        if mode.memory or mode.nodes is not None or not (rooms.whole and capacity.index_of(mode).simple):
+            among &= capacity.mask(mode)
+        number = rooms.node(mode, among, tightest) if among else -1
+        return None if number < 0 else capacity.on_node(mode, capacity.nodes[number])
+
+    def _room_index(self, type: DeviceType, kind: int) -> RoomIndex:
+        modes = (mode for shape in self._shapes for mode in shape.modes if mode.type is type)
+        exclusive = type.streams == 1 and type.sharing.kind == "exclusive"
+        return RoomIndex(self._capacity, kind, exclusive and all(mode.whole_devices for mode in modes))
 
     def _first_with_items(self, mode: Mode, task: Task) -> Placement | None:
         placement = self._capacity.first(mode)  # most often there is room for its data, too
