@@ -179,8 +179,8 @@ class Arrivals:
                 queue.came()
                 if queue.fleet is not None:
                     queue.fleet.again(task)
-            elif queue.service.request_delay:
-                self._travel(task, queue.service.request_delay, queue, queue.fleet)
+            elif queue.delay:
+                self._travel(task, queue.delay, queue, queue.fleet)
             else:
                 self._arrive(task, queue, queue.fleet)
             if queue.fleet is not None:

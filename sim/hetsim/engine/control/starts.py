@@ -174,7 +174,7 @@ class Starts:
         for row in terms.rows if holder is not None else ():
             holder.fleet.queue.remove(row)
         if tasks is not None and terms.first < 0:  # not always in order of arrival
-            terms.oldest = min([task.arrival for task in tasks]) + queue.service.request_delay
+            terms.oldest = min([task.arrival for task in tasks]) + queue.delay
         terms.fresh = not (self.state.places.items or mode.on_cpu or (tasks and queue.started_before(tasks)))
         launch._tasks = tasks  # only requests that exist as objects
         self._run(launch)

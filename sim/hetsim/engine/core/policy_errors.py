@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, Final
 
 from hetsim.engine.core.state import RunState
 from hetsim.errors import HetsimError, PolicyError, RunError, line_of
@@ -12,7 +12,7 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Task
 from hetsim.policy.decisions import Annotate, Drop, Fetch, Move, Partition, Reject, Set, Start, Stop
 
-MISSING = object()  # in place of an argument that a hook does not have
+MISSING: Final = object()  # in place of an argument that a hook does not have
 ASKED_IN_VAIN = 100_000  # queries of a policy without a decision between them; more are reported as a loop
 
 # the state of a task, to end a sentence that begins with the task

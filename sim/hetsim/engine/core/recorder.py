@@ -8,7 +8,7 @@ import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, islice
-from struct import Struct
+from struct import Struct, pack
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -125,6 +125,7 @@ ROW = ("launch", "task", "members", "mode", "place", "outcome", *LAUNCH_TIMES, "
 WIDTH = len(ROW)
 _AS_ROW, _NUMBER = Struct(f"={WIDTH}d"), Struct("=d")
 _pack: Final = _AS_ROW.pack
+_pack_slice: Final = Struct("=2q").pack
 BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
 
 EMPTY: dict[str, Any] = {"batch": -1, "first_token": NAN}  # initial value of a detail column where it is not 0
@@ -162,8 +163,8 @@ class Recorder:
         self._rows = bytearray()  # launches, row after row (ROW; the task of a batch is -1); packed, as `steps`
         self._launches: dict[str, np.ndarray] = {}  # the same as columns, at the end of the run
         # by batch: queue number and position of its first request; -1: its rows follow in `_members`
-        self._slices = array("q")
-        self._members = array("q")  # rows of the requests of batches made of request objects, one batch after the other
+        self._slices = bytearray()
+        self._members = bytearray()  # rows of the requests of batches made of objects, one batch after the other
         # rows of the tasks of each launch of several tasks, by the launch's row
         self._groups: dict[int, tuple[int, ...]] = {}
         # requests rejected as a slice: queue, first, count, status, time, reason
@@ -199,7 +200,7 @@ class Recorder:
 
     def computed(self) -> Iterator[tuple[int, float]]:
         """Yield (task row, device-seconds) for each task of every launch written as a row."""
-        slices, members = iter(self._slices), iter(self._members)
+        slices, members = iter(memoryview(self._slices).cast("q")), iter(memoryview(self._members).cast("q"))
         for number, row in enumerate(_AS_ROW.iter_unpack(self._rows)):
             together: Iterable[int] = self._groups.get(number, (int(row[1]),))
             if row[1] < 0:
@@ -271,11 +272,11 @@ class Recorder:
             launch.number, -1, requests.count, launch.position, place, outcome, launch.decided, *times, end, busy,
             energy, 0.0,
         )  # fmt: skip
-        self._slices.extend((requests.queue.number, terms.first))
+        self._slices += _pack_slice(requests.queue.number, terms.first)
         if requests.count > 1:
             self.batched = True
         if terms.first < 0:
-            self._members.extend(terms.rows)
+            self._members += pack(f"={len(terms.rows)}q", *terms.rows)
 
     def period(
         self, number: int, task: int, members: int, mode: int, place: int, outcome: int, times: tuple[float, ...],
@@ -332,14 +333,14 @@ class Recorder:
     def _requests(self, batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Write the columns of requests in batches; return their rows and their launches."""
         columns, services = self._launches, self.run.services
-        queues, firsts = np.asarray(self._slices).reshape(-1, 2).T
+        queues, firsts = np.frombuffer(self._slices, np.int64).reshape(-1, 2).T
         counts = columns["members"][batches]
         ends = np.cumsum(counts)
         whose: np.ndarray = np.repeat(batches, counts)
         rows: np.ndarray = np.empty(int(ends[-1]), dtype=np.int64)
         queue: np.ndarray = np.repeat(queues, counts)
         first: np.ndarray = np.repeat(firsts, counts)
-        rows[first < 0] = np.asarray(self._members)  # in the order of the batches, as they were written
+        rows[first < 0] = np.frombuffer(self._members, np.int64)  # in the order of the batches, as they were written
         offset = np.arange(len(rows)) - np.repeat(ends - counts, counts) + first
         for number, service in enumerate(services):
             here = (first >= 0) & (queue == number)

@@ -72,8 +72,7 @@ class Fleet(KVTransfers):
             self.signals.task_ended(task, REJECTED, reason)
             return
         request.need = need
-        self.coming.to_come -= 1
-        self.coming.joined.append(self.clock._now)
+        self.coming.join(self.clock._now)
         self.state.iterating += 1
         self.enter(row, request)
 

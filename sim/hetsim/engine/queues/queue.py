@@ -2,19 +2,19 @@
 
 If nothing has to be decided at the arrivals of a service, an arrival causes no event: the waiting requests are a slice
 of the sorted column of arrivals, from `head_at` to the last arrived request, and a batch is a part of this slice.
-All other rows wait in a separate list: requests that return from a stopped batch, and all requests of a service whose
-arrivals are events (because admission decides on each, requests wait for data or predecessors, clients send them, or a
-cache may answer them).
+All others wait in a separate list, as objects: requests that return from a stopped batch, and all requests of a service
+whose arrivals are events (because admission decides on each, requests wait for data or predecessors, clients send them,
+or a cache may answer them).
 """
 
 import math
-from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
 from operator import index
-from typing import Any, SupportsIndex
+from struct import Struct
+from typing import Any, Final, SupportsIndex
 
 import numpy as np
 
@@ -41,6 +41,8 @@ def sent_late(service: Service, run: RunInput) -> bool:
 
 
 NOISE_BLOCK = 1024
+_TIME = Struct("=d")
+_pack: Final = _TIME.pack
 MIN_FACTOR = 0.1  # minimum factor by which noise multiplies a stage's time
 
 
@@ -82,18 +84,22 @@ class OneByOne:
 
     def __init__(self, total: int):
         self.to_come = total
-        self.joined = array("d")  # arrival time of each request
+        self._joined = bytearray()  # arrival time of each request, packed: `array.append` takes three times as long
 
     @property
     def arrived(self) -> int:
-        return len(self.joined)
+        return len(self._joined) // _TIME.size
+
+    def join(self, now: float) -> None:
+        self.to_come -= 1
+        self._joined += _pack(now)
 
     @property
     def over(self) -> bool:
         return self.to_come == 0
 
     def since(self, time: float) -> int:
-        return len(self.joined) - bisect_right(self.joined, time)
+        return self.arrived - bisect_right(memoryview(self._joined).cast("d"), time)
 
     def end_now(self) -> int:
         """End the arrivals; return the number of known future arrivals, which is 0."""
@@ -116,6 +122,7 @@ class Queue:
         self.clock = clock
         self.links = links
         self.total = len(service.rows)
+        self.delay = service.request_delay
         self.wanted = 0  # number of waiting requests at which the policy is called; 0: never
         self.bell = bell  # for all services: queues whose policies may have to be called again
         self._spread = run.random.stream("spread", service.name)
@@ -130,17 +137,18 @@ class Queue:
         if by_clock:
             every = len(service.rows) == len(table.arrival)
             times = np.ascontiguousarray(table.arrival if every else table.arrival[service.rows])
-            self.column = ArrivalColumn(times + service.request_delay if service.request_delay else times, clock)
+            self.column = ArrivalColumn(times + self.delay if self.delay else times, clock)
         self.coming: ArrivalColumn | OneByOne = self.column or OneByOne(self.total)
         self.head_at = 0  # position in the column of the first request that waits there
-        self._apart: list[int] = []  # rows that wait before those of the column, in order of arrival, from `_first` on
+        # requests that wait before those of the column, in order of arrival, from `_first` on
+        self._apart: list[Task] = []
         self._first = 0
         # sort key of rows; None: the row; clients of a closed loop send in another order
         self.order = self._came if sent_late(service, run) else None
         predecessors = table.predecessors
         # True if requests become ready in row order: none has predecessors
         self.by_readiness = predecessors is None or not any(predecessors[row] for row in service.rows.tolist())
-        self._seen: dict[int, Task] = {}  # objects of waiting requests, by row, as far as they were looked at
+        self._seen: dict[int, Task] = {}  # objects of requests of the column, by row, as far as they were looked at
         self._one_class: bool | None = None
         self._returned = False  # True if any request has come back from a batch that was stopped
         self.timer = Timer(self._enough)
@@ -196,13 +204,13 @@ class Queue:
     def _row(self, position: int) -> int:
         apart = len(self._apart) - self._first
         if position < apart:
-            return self._apart[self._first + position]
+            return self._apart[self._first + position].index
         return self.service.rows.item(self.head_at + position - apart)
 
     def waiting_rows(self, count: int | None = None) -> list[int]:
         """Return the rows of the oldest `count` requests (None: of all requests)."""
         count = len(self) if count is None else min(count, len(self))
-        rows = self._apart[self._first : self._first + count]
+        rows = [task.index for task in self._apart[self._first : self._first + count]]
         return rows + self.service.rows[self.head_at : self.head_at + count - len(rows)].tolist()
 
     def waits(self, row: int) -> bool:
@@ -221,12 +229,19 @@ class Queue:
 
     def _place(self, row: int) -> int:
         """Return the index of row `row` in the list `_apart`; -1 if it is not there."""
-        order = self.order
-        at = bisect_left(self._apart, row if order is None else order(row), self._first, key=order)  # type: ignore
-        return at if at < len(self._apart) and self._apart[at] == row else -1
+        if self._first < len(self._apart) and self._apart[self._first].index == row:  # most often the oldest
+            return self._first
+        at = bisect_left(self._apart, self._key(row), self._first, key=self._key_of)
+        return at if at < len(self._apart) and self._apart[at].index == row else -1
+
+    def _key(self, row: int) -> Any:
+        return row if self.order is None else self.order(row)
+
+    def _key_of(self, task: Task) -> Any:
+        return self._key(task.index)
 
     def arrival(self, position: SupportsIndex) -> float:
-        return self.table.arrival.item(self._row(index(position))) + self.service.request_delay
+        return self.table.arrival.item(self._row(index(position))) + self.delay
 
     def deadline(self, position: SupportsIndex) -> float:
         if (column := self.table.deadline) is None:
@@ -247,13 +262,16 @@ class Queue:
 
     def look(self, count: SupportsIndex | None = None) -> list[Task]:
         """Return the oldest `count` requests, or all, as task objects."""
-        return self._objects(self.waiting_rows(None if count is None else index(count)))
+        count = len(self) if count is None else min(index(count), len(self))
+        there = self._apart[self._first : self._first + count]
+        return there + self._objects(self.service.rows[self.head_at : self.head_at + count - len(there)].tolist())
 
     def tasks(self) -> Sequence[Task]:
         return self.look()
 
     def at(self, row: int) -> Task:
-        return self._objects([row])[0]
+        place = self._place(row)
+        return self._objects([row])[0] if place < 0 else self._apart[place]
 
     def _objects(self, rows: list[int]) -> list[Task]:
         seen = self._seen
@@ -263,7 +281,7 @@ class Queue:
         return [seen[row] for row in rows]
 
     def made(self, rows: Sequence[int]) -> list[Task]:
-        table, shape, delay = self.table, self.service.shape, self.service.request_delay
+        table, shape, delay = self.table, self.service.shape, self.delay
         at = np.asarray(rows)
         times = list(map(tuple, table.time[at].tolist()))
         estimates = times if table.estimate is table.time else list(map(tuple, table.estimate[at].tolist()))
@@ -306,14 +324,8 @@ class Queue:
         """Add a request that has just arrived; for queues whose arrivals are events."""
         coming = self.coming
         assert isinstance(coming, OneByOne)
-        coming.to_come -= 1
-        coming.joined.append(self.clock._now)
-        row, apart = task.index, self._apart
-        if self.order is None and (not apart or apart[-1] < row):  # as `_insert`: nearly always
-            self._seen[row] = task
-            apart.append(row)
-        else:
-            self._insert(task)
+        coming.join(self.clock._now)
+        self._insert(task)
 
     def never(self) -> None:
         """Expect one request fewer to arrive: this request will never wait in the queue."""
@@ -328,12 +340,12 @@ class Queue:
         self._insert(task)
 
     def _insert(self, task: Task) -> None:
-        row, apart, order = task.index, self._apart, self.order
-        self._seen[row] = task
-        if len(apart) == self._first or (apart[-1] < row if order is None else order(apart[-1]) < order(row)):
-            apart.append(row)
+        apart, order, row = self._apart, self.order, task.index
+        last = apart[-1].index if apart else -1
+        if len(apart) == self._first or (last < row if order is None else order(last) < order(row)):
+            apart.append(task)
         else:
-            insort(apart, row, self._first, key=order)
+            insort(apart, task, self._first, key=self._key_of)
             self.ring()
 
     def remove(self, row: int) -> bool:
@@ -346,9 +358,10 @@ class Queue:
             position = self._position(row)
             if not self.head_at <= position < self._edge:
                 return False
-            self._apart += self.service.rows[self.head_at : position].tolist()
-            self.head_at = position + 1  # the earlier ones move to the separate list: the column has no gaps
-        self._seen.pop(row, None)
+            # The earlier ones move to the separate list: the column has no gaps.
+            self._apart += self._of_column(position - self.head_at)
+            self._seen.pop(row, None)
+            self.head_at += 1
         return True
 
     def _leave(self, count: int) -> None:
@@ -366,28 +379,24 @@ class Queue:
         `position` is -1.  `tasks` is None if no task object exists yet.
         """
         # The separate list is older than the head of the column, so the oldest are a slice only if it is empty.
-        first, own_rows = self.head_at, None
-        if self._apart:
-            first, own_rows = -1, self.waiting_rows(count)
-            apart = min(count, len(self._apart) - self._first)
-            self._leave(apart)
-            self.head_at -= apart
+        if there := tuple(self._apart[self._first : self._first + count]):
+            self._leave(len(there))
+            tasks = there + self._of_column(count - len(there)) if count > len(there) else there
+            return -1, [task.index for task in tasks], tasks
+        first = self.head_at
+        if self._seen and not self._seen.keys().isdisjoint(self.service.rows[first : first + count].tolist()):
+            return first, None, self._of_column(count)
         self.head_at += count
-        return first, own_rows, self._objects_seen(first, own_rows, count) if self._seen else None
+        return first, None, None
 
-    def _objects_seen(self, first: int, own_rows: list[int] | None, count: int) -> tuple[Task, ...] | None:
-        rows = self.service.rows[first : first + count].tolist() if own_rows is None else own_rows
-        seen, objects, new = self._seen, [], []
+    def _of_column(self, count: int) -> tuple[Task, ...]:
+        """Remove the oldest requests of the column; return their objects."""
+        rows = self.service.rows[self.head_at : self.head_at + count].tolist()
+        self.head_at += count
+        tasks = tuple(self._objects(rows))
         for row in rows:
-            objects.append(task := seen.get(row))
-            if task is None:
-                new.append(row)
-            else:
-                del seen[row]
-        if len(new) == len(rows):
-            return None
-        made = iter(self.made(new) if new else ())
-        return tuple([next(made) if task is None else task for task in objects])
+            del self._seen[row]
+        return tasks
 
     def started_before(self, tasks: Sequence[Task]) -> bool:
         """Return True if any of these requests has been in a batch before."""
