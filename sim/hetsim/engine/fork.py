@@ -69,7 +69,9 @@ def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
 
 def unchanging(state: RunState) -> dict[int, Any]:
     """Return the objects that forks of a run share, by `id`; None: absent in forks."""
-    values = state.links.up_lines, state.links.down_lines, state.sources._block, state.sources._delivered
+    arriving, links = state.sources, state.links
+    block = arriving._rows, arriving._arrivals, arriving._shapes, arriving._times, arriving._estimates
+    values = links.up_lines, links.down_lines, arriving._delivered, *block
     return {id(state.sources.progress): None} | {id(one): one for one in values}
 
 

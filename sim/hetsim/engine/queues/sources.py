@@ -68,8 +68,12 @@ class Sources(Timer):
             self._surplus.append(0)
             self._change(number, 0)
             self._think.append(Draws(stream.think, run.random.stream("think", stream.name), THINK_BLOCK))
-        # next rows to arrive, from `_at` on: row, arrival, shape, times, estimates
-        self._block: list[tuple[int, float, Shape, tuple[float, ...], tuple[float, ...]]] = []
+        # of the next tasks to arrive, from `_at` on
+        self._rows: list[int] = []
+        self._arrivals: list[float] = []
+        self._shapes: list[Shape] = []
+        self._times: list[tuple[float, ...]] = []
+        self._estimates: list[tuple[float, ...]] = []
         # `_base`, `_at`: number of rows before the block, and in it, that have arrived; `_noted`: rows with a status
         self._base = self._at = self._noted = 0
         if self._last:
@@ -98,13 +102,13 @@ class Sources(Timer):
         tasks, stop = self.tasks, min(first + BLOCK, self._last)
         rows: Any = slice(first, stop) if self._delivered is None else self._delivered[first:stop]
         self._base, self._at = first, 0
-        numbers = range(first, stop) if self._delivered is None else rows.tolist()
-        shapes = list(map(tasks.shapes.__getitem__, tasks.shape[rows].tolist()))
-        times = list(zip(*tasks.time[rows].T.tolist(), strict=True))  # tuples: policies cannot write to them
+        self._rows = list(range(first, stop)) if self._delivered is None else rows.tolist()
+        self._arrivals = tasks.arrival[rows].tolist()
+        self._shapes = list(map(tasks.shapes.__getitem__, tasks.shape[rows].tolist()))
+        self._times = times = list(zip(*tasks.time[rows].T.tolist(), strict=True))  # policies cannot write to tuples
         same = tasks.estimate is tasks.time
-        estimates = times if same else list(zip(*tasks.estimate[rows].T.tolist(), strict=True))
-        self._block = list(zip(numbers, tasks.arrival[rows].tolist(), shapes, times, estimates, strict=True))
-        self.clock.feed, self.clock.feed_time = self, self._block[0][1]
+        self._estimates = times if same else list(zip(*tasks.estimate[rows].T.tolist(), strict=True))
+        self.clock.feed, self.clock.feed_time = self, self._arrivals[0]
         self.each_block()
         if self.progress is not None:
             self.progress(self.clock._now, first, len(tasks))
@@ -118,17 +122,17 @@ class Sources(Timer):
         self._noted = stop  # rows up to here have their status, whatever became of them
 
     def _arrive(self, _: Timer) -> None:
-        at, block = self._at, self._block
-        row, arrival, shape, times, estimates = block[at]
+        at, arrivals = self._at, self._arrivals
+        task = Task(self._rows[at], arrivals[at], self._shapes[at], self._times[at], self._estimates[at], self.tasks)
         self._at = at = at + 1
-        if at < len(block):
-            self.clock.feed_time = block[at][1]
+        if at < len(arrivals):
+            self.clock.feed_time = arrivals[at]
         elif self._base + at < self._last:
             self._load_block(self._base + at)
         else:
             self.clock.feed_time = math.inf
         deliver = self.deliver  # after the next arrival is set: what is delivered may look at the clock
-        deliver(Task(row, arrival, shape, times, estimates, self.tasks))
+        deliver(task)
 
     # Closed loops -------------------------------------------------------------------------------------------
 
