@@ -405,21 +405,25 @@ class RoundRoom:
         best: tuple[tuple[float, int], list[Device]] | None = None
         nodes = self._with(mode) if mode.node_count == 1 else []
         free, expected, on_cpu, min_devices = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)
+        full = 0
         for node in nodes:
             number = node.index
             devices = free[number].get(mode)  # as `_free_on`, which would be one call more for each node
             if devices is None:
                 devices = self._free_on(node, mode)
             if len(devices) < min_devices:
+                full += not devices
                 continue
             key = expected.get(number, 0.0), self.cores[number] if on_cpu else len(devices)
             if (best is None or key < best[0]) and self.host_holds(node, mode, 1.0):
                 best = (key, devices)
                 if not on_cpu and key == (0.0, min_devices):
                     break  # no other node can be better
+        if 2 * full > len(nodes) and mode.unit is None:  # nothing becomes free here: they are not looked at again
+            self.having[mode] = nodes = [node for node in nodes if self._free_on(node, mode)]
         placement: Placement | None = None
         if best is not None:
-            placement = Placement(mode, tuple(best[1][: max(1, mode.gpus)]))
+            placement = Placement(mode, tuple(best[1][:min_devices]))
         elif mode.unit is not None:
             placement = self._gang(mode, mode.unit)
         elif mode.span_any and mode.gpus:
@@ -487,10 +491,13 @@ class RoundRoom:
 
     def _is_free(self, placement: Placement) -> bool:
         mode = placement.mode
-        if not mode.on_cpu and any(self.room.get(d.index, -1) < mode.share for d in placement.devices):
-            return False
-        hosts = placement.hosts()
-        return all(cores <= self.cores[node] and memory <= self.memory[node] for node, cores, memory in hosts)
+        for device in placement.devices if not mode.on_cpu else ():
+            if self.room.get(device.index, -1) < mode.share:
+                return False
+        for node, cores, memory in placement.hosts():  # noqa: SIM110 (loops: asked for every job in every round)
+            if cores > self.cores[node] or memory > self.memory[node]:
+                return False
+        return True
 
     def _take(self, placement: Placement) -> None:
         mode = placement.mode
