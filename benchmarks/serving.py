@@ -48,9 +48,10 @@ class Sizes:
     single_requests: int = 200_000
     many_requests: int = 10_000_000
     shared_requests: int = 100_000
+    replicas: int = 1_000
 
 
-QUICK = Sizes(2, 30_000, 10_000, 3_000, 30_000, 10_000)
+QUICK = Sizes(2, 30_000, 10_000, 3_000, 30_000, 10_000, 16)
 
 
 def served(requests: int, batching: str = "serial_greedy", streams: int = 1, admission: bool = False) -> Any:
@@ -123,6 +124,14 @@ def throughput_figures(sizes: Sizes) -> Iterator[Row]:
 def admission_figures(sizes: Sizes) -> Iterator[Row]:
     """Each request is asked for when it arrives, and is an object and an event."""
     yield from _rate(sizes, sizes.single_requests, "admission request by request", 150_000, admission=True)
+    runs = {name: partial(_seconds, sizes.single_requests, name == "asked") for name in ("asked", "alone")}
+    spent = in_turns(sizes.repetitions, **runs)
+    ratio = median_ratio(spent["asked"], spent["alone"])
+    yield Row("  time beside the same service without admission", f"{ratio:.2f} ×", "≤ 1.8 ×", ratio <= 1.8)
+
+
+def _seconds(requests: int, admission: bool) -> float:
+    return ServedRun(requests, admission=admission).seconds
 
 
 def _rate(sizes: Sizes, requests: int, what: str, target: int | None, **more: Any) -> Iterator[Row]:
@@ -179,6 +188,41 @@ def services_figures(sizes: Sizes) -> Iterator[Row]:
         yield Row(what, f"{batch:.0f} µs, {ratio:.2f} ×", *goal)
 
 
+def language_model(replicas: int, requests: int) -> Any:
+    """The input of a run: replicas of one GPU, 20 requests/s for each, sent to the least loaded."""
+    from hetsim.scenario.scenario import load
+
+    node = {"count": -(-replicas // 8), "cpus": 16, "gpus": {"type": "h100", "count": min(8, replicas)}}
+    service = {"kind": "llm", "model": "llama-3.1-8b", "gpu": "h100", "replicas": replicas}
+    entry = {
+        "name": "chat", "count": requests, "arrivals": {"process": "poisson", "rate": f"{20 * replicas}/s"},
+        "tokens": {"prompt": 512, "output": 64}, "service": {**service, "routing": "least_outstanding"},
+    }  # fmt: skip
+    return load({"name": "chat", "cluster": {"nodes": [node]}, "workload": [entry]}).build(SEED)
+
+
+def replicas_figures(sizes: Sizes) -> Iterator[Row]:
+    """Requests to a language model on few and on many replicas, under the same load of each."""
+    from hetsim.engine.simulation import Simulation
+    from hetsim.results.one_run.result import Result
+
+    requests = 30 * sizes.replicas
+
+    def seconds(replicas: int) -> float:
+        run = language_model(replicas, requests)
+        gc.collect()
+        began = time.process_time()
+        assert len(Result(Simulation(run).run()).tasks) == requests
+        return time.process_time() - began
+
+    few, many = 8, sizes.replicas
+    spent = in_turns(sizes.repetitions, few=partial(seconds, few), many=partial(seconds, many))
+    for replicas, name, target in ((few, "few", None), (many, "many", 25_000)):
+        rate = per_second(requests, spent[name])
+        goal = ("", None) if target is None else (f"≥ {target:,}", rate >= target)
+        yield Row(f"{requests:,} requests, {replicas:,} replicas of a language model", f"{rate:,.0f} requests/s", *goal)
+
+
 def peak(requests: int, table: bool) -> None:
     """Print the peak memory (bytes) of a process that makes one run: called in a fresh one."""
     if table:
@@ -211,6 +255,7 @@ FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
     "throughput": throughput_figures,
     "admission": admission_figures,
     "services": services_figures,
+    "replicas": replicas_figures,
     "memory": memory_figures,
 }
 
