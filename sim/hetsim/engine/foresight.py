@@ -149,8 +149,8 @@ def _take_apart(copy: Replica, requests: list[Generation]) -> None:
     for request in requests:
         request.replica = request.source = None
     copy.launch.then = copy.launch.holder = None
-    copy.sequences.replica = copy.periods.replica = copy.stage.timer = None  # type: ignore[assignment]
-    copy.__dict__.clear()
+    copy.sequences.replica = copy.periods.replica = None
+    copy.policy = copy.fleet.batching = None  # the policy may know the replica
 
 
 class _Alone(Fleet):

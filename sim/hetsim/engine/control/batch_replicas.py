@@ -33,7 +33,6 @@ class BatchReplica(Holder):
     """A replica with its own devices, queue and batching policy."""
 
     fleet: "BatchFleet"
-    kv_used = math.nan  # no request leaves anything in its memory
 
     def __init__(self, fleet: "BatchFleet", *given: Any, **named: Any):
         super().__init__(fleet, *given, **named)
@@ -48,8 +47,12 @@ class BatchReplica(Holder):
         call(fleet.state, self.batching.begin, self.queue, self.view)
 
     @property
-    def waiting(self) -> int:  # type: ignore[override]
+    def waiting(self) -> int:
         return len(self.queue)
+
+    @property
+    def kv_used(self) -> float:
+        return math.nan  # no request leaves anything in its memory
 
     def drain(self) -> None:
         super().drain()

@@ -35,7 +35,7 @@ class Members(Holder):
         service, self.policy = self.service, fleet.batching
         self.blocks, self.times = kind.given.blocks, kind.given.step
         self.code = fleet.recorder.replica(service.name, number, self.blocks, placement)
-        self.rows = fleet.recorder.steps
+        self.rows: Any = fleet.recorder.steps  # a forecast writes none
         self.memory = KVMemory(self.blocks, service.block, service.prefix_block)
         self.sequences = Sequences(self, self.memory)
         self.stage = Steps(self.clock, self.launch, self.times, sequences=self.sequences, width=kind.width)
@@ -71,11 +71,11 @@ class Members(Holder):
         return [*self.inside.values(), *self.loading.values()]
 
     @property
-    def waiting(self) -> int:  # type: ignore[override]
+    def waiting(self) -> int:
         return self.outstanding - self.size
 
     @property
-    def kv_used(self) -> float:  # type: ignore[override]
+    def kv_used(self) -> float:
         return 1.0 - self.free_blocks / self.blocks
 
     def prefixes(self) -> frozenset[Any]:

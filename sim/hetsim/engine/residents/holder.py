@@ -34,13 +34,12 @@ class Holder:
     `ReplicaSet` uses `outstanding`, `idle`, `start`, `drain`, `give_up`, `enqueue` (a request) and `run_at`.
     """
 
-    outstanding = 0  # requests sent here that have not ended; `loads` follows it
-
     def __init__(self, fleet: Any, number: int, kind: HolderType, placement: Placement, prefills_only: bool):
         state = fleet.state
         self.fleet = fleet  # its `ReplicaSet`
         self.service, self.clock = fleet.service, fleet.clock
         self.number = number
+        self.outstanding = 0  # requests sent here that have not ended; `loads` follows it
         self.kind = kind
         self.speed = kind.speed
         self.placement = placement
@@ -65,8 +64,15 @@ class Holder:
         """Requests that the replica serves in its own steps, not in launches."""
         return ()
 
-    waiting = 0  # those of them that are not served yet
-    kv_used = 0.0  # share of its memory for requests that is taken
+    @property
+    def waiting(self) -> int:
+        """Number of those of them that are not served yet."""
+        return 0
+
+    @property
+    def kv_used(self) -> float:
+        """Share of its memory for requests that is taken."""
+        return 0.0
 
     @property
     def idle(self) -> bool:
