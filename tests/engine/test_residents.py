@@ -24,20 +24,9 @@ class Server(Holder):
         super().__init__(*arguments, **named)
         self.line = []
 
-    @property
-    def outstanding(self):
-        return len(self.line)
-
-    @property
-    def idle(self):
-        return not self.line
-
-    def _count(self):
-        self.loads[self.place] = (self.outstanding + 1) / self.speed
-
     def enqueue(self, request):
         self.line.append(request)
-        self._count()
+        self.add(1)
         if len(self.line) == 1:
             self._begin()
 
@@ -48,7 +37,7 @@ class Server(Holder):
 
     def _fired(self, timer):
         head = self.line.pop(0)
-        self._count()
+        self.add(-1)
         head.end = self.clock._now
         if self.line:
             self._begin()
