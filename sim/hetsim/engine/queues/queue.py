@@ -8,13 +8,14 @@ or a cache may answer them).
 """
 
 import math
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
 from operator import index
-from struct import Struct
-from typing import Any, Final, SupportsIndex
+from struct import pack
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -41,8 +42,7 @@ def sent_late(service: Service, run: RunInput) -> bool:
 
 
 NOISE_BLOCK = 1024
-_TIME = Struct("=d")
-_pack: Final = _TIME.pack
+RECENT = 1024  # number of arrival times that are packed together
 MIN_FACTOR = 0.1  # minimum factor by which noise multiplies a stage's time
 
 
@@ -84,22 +84,27 @@ class OneByOne:
 
     def __init__(self, total: int):
         self.to_come = total
-        self._joined = bytearray()  # arrival time of each request, packed: `array.append` takes three times as long
-
-    @property
-    def arrived(self) -> int:
-        return len(self._joined) // _TIME.size
+        self.arrived = 0
+        # arrival times of the requests, the last ones in a list: a single append to an array takes four times as long
+        self._earlier = array("d")
+        self._recent: list[float] = []
 
     def join(self, now: float) -> None:
         self.to_come -= 1
-        self._joined += _pack(now)
+        self.arrived += 1
+        self._recent.append(now)
+        if len(self._recent) == RECENT:
+            self._earlier.frombytes(pack(f"={RECENT}d", *self._recent))
+            self._recent.clear()
 
     @property
     def over(self) -> bool:
         return self.to_come == 0
 
     def since(self, time: float) -> int:
-        return self.arrived - bisect_right(memoryview(self._joined).cast("d"), time)
+        if self._recent and self._recent[0] <= time:
+            return len(self._recent) - bisect_right(self._recent, time)
+        return self.arrived - bisect_right(self._earlier, time)
 
     def end_now(self) -> int:
         """End the arrivals; return the number of known future arrivals, which is 0."""
