@@ -5,8 +5,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetsim.model.task import Task
-
 NAN = math.nan
 QUEUED, LOADING, PREFILLING, DECODING, OVER = range(5)
 
@@ -15,7 +13,7 @@ QUEUED, LOADING, PREFILLING, DECODING, OVER = range(5)
 class Generation:
     """A request to a language model service, and its progress on the replicas."""
 
-    task: Task
+    task: Any  # a `Task`; in a forecast, what only names it
     prompt: int
     output: int
     longest: int  # maximum number of answer tokens that the request announces; 0: it announces none
