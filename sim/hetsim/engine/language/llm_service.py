@@ -38,7 +38,7 @@ class Fleet(KVTransfers):
 
     def __post_init__(self) -> None:
         state, service = self.state, self.service
-        self.recorder = state.recorder
+        self.recorder: Any = state.recorder  # a forecast has one that keeps nothing
         pairs = zip(service.shape.modes, service.kinds, strict=True)
         self.kinds = [HolderType(position, *pair) for position, pair in enumerate(pairs)]
         self.largest = _largest(service)  # KV blocks that a request may need at most
