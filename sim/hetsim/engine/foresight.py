@@ -12,6 +12,7 @@ requests of which 64 run.
 """
 
 import math
+from bisect import bisect_right
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
@@ -78,22 +79,13 @@ def expected(request: Generation, replica: Replica) -> int:
     service, prompt = replica.service, np.array([request.prompt])
     max_tokens = min(request.longest or MAX_TOKENS, replica.blocks * service.block - request.prompt + 1, MAX_TOKENS)
 
-    def fits(output: int) -> bool:
-        alone = replica.times.alone(prompt, np.array([output]), service.max_num_batched_tokens)
-        return float(alone[0]) <= estimate * (1.0 + 1e-12)  # tolerance for rounding
+    def seconds(output: int) -> float:
+        return float(replica.times.alone(prompt, np.array([output]), service.max_num_batched_tokens)[0])
 
-    low, high = 1, 2
-    while high <= max_tokens and fits(high):  # seconds grow with tokens: double, then halve
-        low, high = high, 2 * high
-    high = min(high, max_tokens + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    request.expected = position, low  # forecasts ask again and again
-    return low
+    # Seconds grow with tokens; the tolerance is for rounding.
+    tokens = max(1, bisect_right(range(1, max_tokens + 1), estimate * (1.0 + 1e-12), key=seconds))
+    request.expected = position, tokens  # forecasts ask again and again
+    return tokens
 
 
 def _shared(replica: Replica, alone: "_Alone", requests: list[Generation]) -> dict[int, Any]:

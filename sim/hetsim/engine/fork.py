@@ -28,7 +28,6 @@ import simpy
 
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.links import LinkPath
-from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.queues.sources import with_own_columns
 from hetsim.errors import UsageError
 from hetsim.model.record import RunInput
@@ -51,19 +50,13 @@ MISSING = NotImplemented  # a slot that was never set
 Run = TypeVar("Run")  # the driver of a run, which references all parts of it
 
 
-def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
-    """Copy a simulation and its state between two decisions.
-
-    If the policy is deciding (`within_round`), the fork begins that round again: its policy is called at the same
-    instant, after the decisions made so far.
-    """
+def fork(simulation: Run, state: RunState) -> Run:
+    """Copy a simulation and its state between two decisions."""
     run = state.input
     shared = unchanging(state)
     if run.closed or run.calls is not None:  # clients write the times at which they send into the columns
         shared[id(run.tasks)] = with_own_columns(run).tasks
     copy: Run = Copier(shared).copy(simulation)
-    clock: Clock = shared[id(state.clock)]  # the copy, which the copier has put there
-    clock.round_due = clock.round_due or within_round
     return copy
 
 
@@ -86,7 +79,6 @@ class Copier:
 
     def __init__(self, known: dict[int, Any]) -> None:
         self.known = known  # copies by `id` of the original
-        self.generators: list[np.random.Generator] = []
         # originals, and copies that await their contents, by class; lists and dictionaries are filled first
         self._batches: dict[type, tuple[list[Any], list[Any]]] = {list: ([], []), dict: ([], [])}
         # dictionaries and sets of objects, filled last: their hashes need the objects' fields
@@ -302,10 +294,7 @@ class Copier:
         return self._remember(old, old.copy() if old.flags.writeable else old)  # read-only: of the input
 
     def _by_itself(self, old: Any) -> Any:
-        new = self._remember(old, deepcopy(old))  # with its state: the copy draws the same numbers
-        if isinstance(new, np.random.Generator):
-            self.generators.append(new)
-        return new
+        return self._remember(old, deepcopy(old))  # with its state: the copy draws the same numbers
 
     def _same(self, old: Any) -> Any:
         return old

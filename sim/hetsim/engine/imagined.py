@@ -222,7 +222,7 @@ def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
         if drawn is not None:
             factor = float(drawn.factors[task.index])
             task._time = tuple(factor * estimate for estimate in task.estimates)
-    for generator in copier.generators:
+    for generator in copier.copies(np.random.Generator):
         kind: Any = type(generator.bit_generator)
         generator.bit_generator.state = kind(fresh.spawn(1)[0]).state  # one new stream each, in the order of copying
     for draws in copier.copies(Draws):

@@ -80,14 +80,11 @@ class Simulation:
             if collecting:
                 gc.enable()
 
-    def fork(self, within_round: bool = False) -> "Simulation":
-        """Return a copy of the run that goes on independently.
-
-        within_round: True if the policy is deciding; the copy begins this decision round again.
-        """
+    def fork(self) -> "Simulation":
+        """Return a copy of the run that goes on independently."""
         from hetsim.engine.fork import fork  # which few runs need
 
-        return fork(self, self.state, within_round)
+        return fork(self, self.state)
 
     def _imagine(self, *arguments: Any, **named: Any) -> Imagined:
         from hetsim.engine.imagined import imagine  # which few runs need
