@@ -30,7 +30,7 @@ from hetsim.engine.control.faults import FaultInjector
 from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.durations import planned
-from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, OVER, Launch, Timetable
+from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, OVER, Launch
 from hetsim.engine.fork import Copier, unchanging
 from hetsim.engine.kernel.clock import FINISH, Draws, Later
 from hetsim.engine.launching.launches import Launches
@@ -151,10 +151,8 @@ def _make_known(copy: Parts, copier: Copier, seed: int, drawn: "_Drawn | None") 
             replica.wake()
     _spare_devices(state)
     launches = [*state.running.values(), *state.lent.values()]
-    _retime_plain(state, [launch for launch in launches if launch.table is None], drawn)
-    for launch in launches:
-        if launch.table is not None:
-            _retime(copy.launches, launch, drawn)
+    for launch in sorted(launches, key=lambda one: one.table is not None):
+        _retime(copy.launches, launch, drawn)
 
 
 def _check_coming(run: RunState, coming: Sequence[tuple[float, Task]]) -> None:
@@ -244,36 +242,28 @@ def _spare_devices(run: RunState) -> None:
             run.clock.cancel(event)
 
 
-def _retime_plain(run: RunState, launches: Sequence[Launch], drawn: _Drawn | None) -> None:
-    now = run.clock._now
-    ends = []
-    for launch in launches:
-        task: Task = launch._tasks[0]  # type: ignore[index]
-        done = now - launch.decided
-        seconds = planned(launch)
-        if drawn is not None and seconds > 0:
-            seconds *= drawn.longer(task.index, done / seconds)
-        ends.append(now + (seconds - done if seconds > done else 0.0))  # one that has overrun its estimate ends at once
-    run.clock.again_all(ends, FINISH, launches)
-
-
 def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
-    now = launches.clock._now
-    table: Timetable = launch.table
-    stage = table.stage(now)
-    if stage in (DOWNLOAD, OVER) or table.computed:  # nothing is left to compute
-        return
+    now, table, stage = launches.clock._now, launch.table, COMPUTE
+    if table is None:
+        done = now - launch.decided
+    else:
+        stage = table.stage(now)
+        if stage in (DOWNLOAD, OVER) or table.computed:  # nothing is left to compute
+            return
+        if stage == COMPUTE:
+            table.settle(now)
+        done = table.done
     seconds = planned(launch)
-    alone = launch._tasks is not None and len(launch._tasks) == 1
-    if stage == COMPUTE:
-        table.settle(now)
-    if drawn is not None and alone and seconds > 0:
-        seconds *= drawn.longer(launch.tasks[0].index, table.done / seconds)
+    if drawn is not None and launch._tasks is not None and len(launch._tasks) == 1 and seconds > 0:
+        seconds *= drawn.longer(launch.tasks[0].index, done / seconds)
+    if table is None:  # one that has overrun its estimate ends at once
+        launches.clock.again(now + max(0.0, seconds - done), FINISH, launch)
+        return
     if stage != COMPUTE:
         table.total = table.left = seconds
         launches.follow(launch)
         return
-    table.total, table.left = seconds, max(0.0, seconds - table.done)
+    table.total, table.left = seconds, max(0.0, seconds - done)
     table.finish_at = now + table.left / table.rate if table.rate > 0 else math.inf
     if table.group is None:
         table.compute_end = table.finish_at

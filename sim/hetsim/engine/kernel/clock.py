@@ -8,7 +8,7 @@ if they are equal floats.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -79,29 +79,15 @@ class Clock:
             timer.entry = -1
             self._stale += 1
             if self._stale > 1000 and 2 * self._stale > len(self._heap):
-                self._compact()
+                self._heap[:] = [item for item in self._heap if item[3].entry == item[2]]
+                heapify(self._heap)  # keys are unique, so the order of events does not change
+                self._stale = 0
 
     def again(self, time: float, order: int, timer: Timer) -> None:
         """Cancel a timer's pending entry and set the timer again; parameters: see `at`."""
         self.cancel(timer)
         self.at(time, order, timer)
 
-    def again_all(self, times: Sequence[float], order: int, timers: Sequence[Timer]) -> None:
-        """Set many timers again; cost: linear in the size of the heap.
-
-        order: priority among the events of one instant.  Timers set to the same time fire in the order of `timers`.
-        """
-        if not timers:
-            return
-        for time, timer in zip(times, timers, strict=True):
-            timer.entry = entry = self.number()
-            self._heap.append((time, order, entry, timer))
-        self._compact()
-
-    def _compact(self) -> None:
-        self._heap[:] = [item for item in self._heap if item[3].entry == item[2]]
-        heapify(self._heap)  # keys are unique, so the order of events does not change
-        self._stale = 0
 
     @property
     def pending(self) -> int:
