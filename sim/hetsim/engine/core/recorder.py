@@ -131,7 +131,7 @@ BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
 EMPTY: dict[str, Any] = {"batch": -1, "first_token": NAN}  # initial value of a detail column where it is not 0
 
 # detail columns that the record receives unchanged, if they were written
-DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens", "first_token", "received", "cold_start")
+DETAILS = ("upload", "compute", "download", "energy", STOPS, MOVES, "cached_tokens", "first_token", "received", "cold_start")
 
 
 class Recorder:
@@ -161,7 +161,6 @@ class Recorder:
         # service, number, KV blocks and placement code of each replica
         self._replicas: list[tuple[str, int, int, int]] = []
         self._rows = bytearray()  # launches, row after row (ROW; the task of a batch is -1); packed, as `steps`
-        self._launches: dict[str, np.ndarray] = {}  # the same as columns, at the end of the run
         # by batch: queue number and position of its first request; -1: its rows follow in `_members`
         self._slices = bytearray()
         self._members = bytearray()  # rows of the requests of batches made of objects, one batch after the other
@@ -169,7 +168,6 @@ class Recorder:
         self._groups: dict[int, tuple[int, ...]] = {}
         # requests rejected as a slice: queue, first, count, status, time, reason
         self.discarded: list[tuple[int, int, int, int, float, str]] = []
-        self._lean = False  # True if all launches are batches: tasks then need no stage columns (`Record.stage`)
         self._places = PlacementCodes(run.cluster)
         self.place_code = self._places.code
 
@@ -226,17 +224,18 @@ class Recorder:
         stages.  `busy`, `lost`: device-seconds; `energy`: joules.
         """
         tasks = launch.tasks
-        self._rows += _pack(
-            launch.number, tasks[0].index, len(tasks), launch.position, self.place_code(launch.placement, launch.cores),
-            outcome, launch.decided, *times, end, busy, energy, lost,
-        )  # fmt: skip
-        number = len(self._rows) // _AS_ROW.size - 1
+        number = self._row(launch, tasks[0].index, len(tasks), outcome, (*times, end, busy, energy, lost))
         if len(tasks) > 1:
             self.batched = True
             self._groups[number] = tuple(task.index for task in tasks)
             if launch.fusion is not None:
                 self.fused[launch.number] = launch.fusion.rows, launch.fusion.saved
         return number
+
+    def _row(self, launch: "Launch", task: int, members: int, outcome: int, rest: tuple[float, ...]) -> int:
+        place = self._places.code(launch.placement, launch.cores)
+        self._rows += _pack(launch.number, task, members, launch.position, place, outcome, launch.decided, *rest)
+        return len(self._rows) // _AS_ROW.size - 1
 
     def completed(self, launch: "Launch", times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
         """Write a row for a completed launch of one task, and the columns of the task."""
@@ -267,11 +266,7 @@ class Recorder:
         """Write a row for a batch; rows of its requests are derived at the end of the run."""
         terms: Any = launch.terms
         requests = terms.requests
-        place = self.place_code(launch.placement, launch.cores)
-        self._rows += _pack(
-            launch.number, -1, requests.count, launch.position, place, outcome, launch.decided, *times, end, busy,
-            energy, 0.0,
-        )  # fmt: skip
+        self._row(launch, -1, requests.count, outcome, (*times, end, busy, energy, 0.0))
         self._slices += _pack_slice(requests.queue.number, terms.first)
         if requests.count > 1:
             self.batched = True
@@ -296,8 +291,8 @@ class Recorder:
         """Record the seconds from a token at the time `before` to the next one, at `time`."""
         self._gaps.extend((time, time - before))
 
-    def _write_batches(self) -> None:
-        """Convert the packed launch rows to columns; fill the requests' columns from them."""
+    def _launches(self, end: float) -> dict[str, np.ndarray] | None:
+        """Return columns of all launches, None if no row was written; fill the tasks' columns from them."""
         services = self.run.services
         for queue, first, count, status, time, reason in self.discarded:
             rows = services[queue].rows[first : first + count]
@@ -305,9 +300,7 @@ class Recorder:
             np.asarray(self.finish)[rows] = time
             self.reasons.update(dict.fromkeys(rows.tolist(), reason))
         table = np.frombuffer(self._rows).reshape(-1, WIDTH).T if self._rows else np.empty((WIDTH, 0))
-        columns = self._launches = {
-            name: column.astype("q") if name in ROW[:6] else column for name, column in zip(ROW, table, strict=True)
-        }
+        columns = {name: one.astype("q") if name in ROW[:6] else one for name, one in zip(ROW, table, strict=True)}
         batched, ended = columns["task"] < 0, columns["outcome"] == LAUNCH_COMPLETED
         single = ended & ~batched
         single[list(self._groups)] = False  # what tasks share was accounted as they ended
@@ -318,21 +311,30 @@ class Recorder:
             own = np.asarray(self.detail("batch"))[tasks] == columns["launch"][done]
             done, tasks = done[own], tasks[own]
             np.asarray(self.mode)[tasks], np.asarray(self.place)[tasks] = columns["mode"][done], columns["place"][done]
+        # If all launches are batches, the stages of requests follow from those of their batches (`Record.stage`).
+        lean = self.batched and bool(batched.all()) and not self._detail
         if self._slices:
-            self._lean = self.batched and bool(batched.all()) and not self._detail
-            rows, whose = self._requests(np.flatnonzero(batched))
-            if not self._lean:  # else the stages of requests follow from those of their batches when asked for
+            rows, whose = self._requests(columns, np.flatnonzero(batched))
+            if not lean:
                 done = np.concatenate([done, whose[ended[whose]]])
                 tasks = np.concatenate([tasks, rows[ended[whose]]])
-        if len(done):
+        count = len(batched)
+        if not count and "energy" not in self._detail:
+            return None
+        columns = self._with_plain(columns, end)
+        if not lean:
+            plain = count + np.flatnonzero(columns["outcome"][count:] == LAUNCH_COMPLETED)
+            done, tasks = np.concatenate([done, plain]), np.concatenate([tasks, columns["task"][plain]])
             np.asarray(self.detail("energy"))[tasks] += columns["energy"][done] / columns["members"][done]
             for name, (since, until) in STAGE_SPANS.items():
                 spans = columns[until][done] - columns[since][done]
                 np.asarray(self.detail(name))[tasks] += np.nan_to_num(spans)
+        order = np.lexsort((columns["task"], columns["decided"]))  # a fixed order, independent of the order of writing
+        return {name: column[order] for name, column in columns.items()} if count else None
 
-    def _requests(self, batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _requests(self, columns: dict[str, np.ndarray], batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Write the columns of requests in batches; return their rows and their launches."""
-        columns, services = self._launches, self.run.services
+        services = self.run.services
         queues, firsts = np.frombuffer(self._slices, np.int64).reshape(-1, 2).T
         counts = columns["members"][batches]
         ends = np.cumsum(counts)
@@ -363,9 +365,8 @@ class Recorder:
         """Return all columns as arrays; called once, after the run."""
         run = self.run
         tasks = run.tasks
-        self._write_batches()
-        start, finish = np.asarray(self.start), np.asarray(self.finish)
-        mode, place, status = np.asarray(self.mode), np.asarray(self.place), np.asarray(self.status)
+        launches = self._launches(end)
+        status = np.asarray(self.status)
         ready = tasks.arrival if self.ready is None else np.asarray(self.ready)
         if (status == NOT_ARRIVED).any():
             ready = np.where(status == NOT_ARRIVED, NAN, ready)
@@ -374,36 +375,23 @@ class Recorder:
             if service.request_delay:  # a request is ready when it has arrived at the node
                 ready = ready.copy()  # it may be the arrival column of the input
                 ready[service.rows] += service.request_delay
-        if len(self._launches["launch"]):
-            for name in ("batch",) if self._lean else ("upload", "compute", "download", "energy", "batch"):
-                self.detail(name)
         detail = {name: np.asarray(column) for name, column in self._detail.items()}
         as_they_are: dict[str, Any] = {name: detail.get(name) for name in DETAILS}
-        launches, energy = None, detail.get("energy")
-        if energy is not None:  # the column has the energy of launches with rows
-            # A task without a row, and not from a cache, computed at nominal rate from start to finish.
-            plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (place >= 0))
-            seconds = (finish - start)[plain]
-            energy[plain] = seconds * per_mode(tasks, plain, mode, lambda m: m.width)
-            energy[plain] *= per_mode(tasks, plain, mode, _watts)
-        if len(self._launches["launch"]):
-            launches = self._merged_launches(detail["batch"], end)
-            if not self._lean:
-                detail["compute"][plain] = seconds
         preempted = {name: detail[f"preemptions_{name}"] for name in PREEMPTIONS if f"preemptions_{name}" in detail}
         return Record(
-            input=run, end=end, status=status, ready=ready, start=start, finish=finish, mode=mode, place=place,
+            input=run, end=end, status=status, ready=ready, start=np.asarray(self.start),
+            finish=np.asarray(self.finish), mode=np.asarray(self.mode), place=np.asarray(self.place),
             places=self._places.table(), **as_they_are,
-            energy=energy, batch=detail.get("batch") if self.batched else None, reasons=self.reasons, launches=launches,
+            batch=detail.get("batch") if self.batched else None, reasons=self.reasons, launches=launches,
             steps=step_columns(self.steps) if self._replicas else None,
             token_gaps=np.array(self._gaps).reshape(-1, 2) if self._gaps else None, replicas=self._replicas,
             preemptions_by=preempted, device_log=sorted(self.device_log, key=lambda row: row[0]), holds=self.holds,
             fused=self.fused, stats=stats, occupied=self.occupied,
         )  # fmt: skip
 
-    def _merged_launches(self, batch: np.ndarray, end: float) -> dict[str, np.ndarray]:
-        """Return columns of all launches, including compute-only ones that wrote no row."""
-        rows, tasks = self._launches, self.run.tasks
+    def _with_plain(self, rows: dict[str, np.ndarray], end: float) -> dict[str, np.ndarray]:
+        """Return columns of launches, followed by compute-only ones that wrote no row."""
+        tasks, batch = self.run.tasks, np.asarray(self.detail("batch"))
         start, finish = np.asarray(self.start), np.asarray(self.finish)
         mode, place, status = np.asarray(self.mode), np.asarray(self.place), np.asarray(self.status)
         # A task without a row ran plainly: in one launch, all computing, from start to finish or to the end of the run.
@@ -414,18 +402,15 @@ class Recorder:
         plain = np.flatnonzero(((status == COMPLETED) & (batch < 0) & (place >= 0)) | running)
         began = start[plain]
         over = np.where(running[plain], end, finish[plain])
+        busy = (over - began) * per_mode(tasks, plain, mode, lambda m: m.width)
         added: dict[str, Any] = {
             "launch": -1, "task": plain, "members": 1, "mode": mode[plain], "place": place[plain],
             "outcome": np.where(running[plain], LAUNCH_RUNNING, LAUNCH_COMPLETED), "decided": began, "start": began,
             "upload_start": NAN, "upload_end": NAN, "compute_start": began, "compute_end": over,
-            "download_start": NAN, "end": over, "energy": NAN, "lost": 0.0,
+            "download_start": NAN, "end": over, "busy": busy, "energy": busy * per_mode(tasks, plain, mode, _watts),
+            "lost": 0.0,
         }  # fmt: skip
-        added["busy"] = (over - began) * per_mode(tasks, plain, mode, lambda m: m.width)
-        merged = {
+        return {
             name: np.concatenate([column, np.broadcast_to(np.asarray(added[name], column.dtype), plain.shape)])
             for name, column in rows.items()
         }
-        first = len(rows["energy"])
-        merged["energy"][first:] = merged["busy"][first:] * per_mode(tasks, plain, mode, _watts)
-        order = np.lexsort((merged["task"], merged["decided"]))  # a fixed order, independent of the order of writing
-        return {name: column[order] for name, column in merged.items()}
