@@ -19,7 +19,6 @@ from tiers import some, spread
 
 import hetsim as hs
 from hetsim import registry
-from hetsim.engine.rehearsal import WatchedRun
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import PolicyError, RunError, UsageError
 from hetsim.model.cluster import Cluster, NodeSpec
@@ -48,6 +47,7 @@ from hetsim.policy import (
     Wait,
 )
 from hetsim.policy.preemption import PreemptiveList
+from hetsim.policy.rehearsal import WatchedRun
 from hetsim.policy.relay import Relay
 
 GPU = DeviceType("g")

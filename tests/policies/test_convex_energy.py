@@ -9,7 +9,6 @@ import pytest
 from tiers import some, spread
 
 import hetsim as hs
-from hetsim.engine.rehearsal import problem_of
 from hetsim.engine.simulation import Simulation, play
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster
@@ -18,6 +17,7 @@ from hetsim.model.mode import Shape
 from hetsim.model.plan import Plan, Step
 from hetsim.model.tasks import Item
 from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim.policy.rehearsal import problem_of
 from hetsim.results.one_run.result import Result
 from hetsim.testing import System, audit
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload

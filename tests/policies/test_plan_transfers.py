@@ -56,8 +56,8 @@ def replayed(given, plan):
 
 def with_engine(given):
     """The problem with `simulate` and `rehearse` behind it, as a run gives it."""
-    from hetsim.engine.rehearsal import problem_of
     from hetsim.engine.simulation import play
+    from hetsim.policy.rehearsal import problem_of
 
     return problem_of(System("test", given.cluster, given.tasks).run_input(None), np.random.default_rng(0), play)
 

@@ -20,7 +20,7 @@ columns, if arrivals are imagined).
 import gc
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -172,20 +172,15 @@ def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> 
 
     The times ascend.  Deadline and patience end as long after the arrival as in the copied row.
     """
-    rows, late = np.array(like, dtype=np.int64), np.array(times, dtype=float)
-    since = late - tasks.arrival[rows]
-    changes: dict[str, Any] = {}
-    for field in fields(tasks):
-        column = getattr(tasks, field.name)
-        if isinstance(column, np.ndarray):
-            more = column[rows]
-            if field.name in ("deadline", "expires"):
-                more = more + since
-            changes[field.name] = np.concatenate([column, late if field.name == "arrival" else more])
+    count, rows, late = len(tasks), np.array(like, dtype=np.int64), np.array(times, dtype=float)
+    more = tasks.taken(rows)
+    for name in {"deadline", "expires"} & more.keys():
+        more[name] += late - more["arrival"]
+    more["arrival"] = late
+    changes: dict[str, Any] = {name: np.concatenate([getattr(tasks, name), column]) for name, column in more.items()}
     if tasks.estimate is tasks.time:
         changes["estimate"] = changes["time"]
     extra = {name: np.concatenate([column, column[rows]]) for name, column in tasks.extra.items()}
-    count = len(tasks)
     refused = {count + k: tasks.refused[row] for k, row in enumerate(like) if row in tasks.refused}
     return replace(tasks, **changes, extra=extra, refused={**tasks.refused, **refused}, hash_ids=None)
 

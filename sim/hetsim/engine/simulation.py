@@ -20,12 +20,12 @@ from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.generation import Generation
 from hetsim.engine.parts import Parts, Progress
 from hetsim.engine.queues.queue import Queue
-from hetsim.engine.rehearsal import problem_of
 from hetsim.errors import HetsimError, InvariantError, RunError, UsageError
 from hetsim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput
 from hetsim.policy.contract import Imagined, View
 from hetsim.policy.decisions import Decision
 from hetsim.policy.iterating import Foreseen
+from hetsim.policy.rehearsal import problem_of
 
 
 class Simulation:

@@ -7,7 +7,7 @@ many tasks have in common are one shared `Shape`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,6 +149,11 @@ class Tasks:
     def request_count(self) -> int:
         """Number of tasks as results count them: the stages of a request are one."""
         return len(self) if self.staged is None else self.staged.count
+
+    def taken(self, rows: np.ndarray) -> dict[str, Any]:
+        """Return the columns of some rows, by name: of all fields that are arrays."""
+        columns = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return {name: column[rows] for name, column in columns if isinstance(column, np.ndarray)}
 
     def computing(self, times: np.ndarray) -> np.ndarray:
         """Return compute seconds by task and mode: `times` + fixed seconds; inf: no mode."""

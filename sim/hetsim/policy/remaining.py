@@ -7,7 +7,7 @@ a fork of the run (`PlanProblem.simulate`).
 
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -267,13 +267,10 @@ def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray 
     chosen = np.array(rows, dtype=np.int64)
     kept: list[int] = chosen.tolist()
     number = {row: position for position, row in enumerate(kept)}
-    columns: dict[str, Any] = {}
-    for one in fields(tasks):
-        column = getattr(tasks, one.name)
-        if isinstance(column, np.ndarray):
-            columns[one.name] = column[chosen]
-        elif one.name in ("predecessors", "reads", "writes") and column is not None:
-            columns[one.name] = [column[row] for row in kept]
+    columns = tasks.taken(chosen)
+    for name in ("predecessors", "reads", "writes"):
+        if (column := getattr(tasks, name)) is not None:
+            columns[name] = [column[row] for row in kept]
     if arrival is not None:
         columns["arrival"] = arrival
     if "predecessors" in columns:

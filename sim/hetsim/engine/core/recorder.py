@@ -131,7 +131,9 @@ BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
 EMPTY: dict[str, Any] = {"batch": -1, "first_token": NAN}  # initial value of a detail column where it is not 0
 
 # detail columns that the record receives unchanged, if they were written
-DETAILS = ("upload", "compute", "download", "energy", STOPS, MOVES, "cached_tokens", "first_token", "received", "cold_start")
+DETAILS = (
+    "upload", "compute", "download", "energy", STOPS, MOVES, "cached_tokens", "first_token", "received", "cold_start",
+)  # fmt: skip
 
 
 class Recorder:
@@ -292,7 +294,7 @@ class Recorder:
         self._gaps.extend((time, time - before))
 
     def _launches(self, end: float) -> dict[str, np.ndarray] | None:
-        """Return columns of all launches, None if no row was written; fill the tasks' columns from them."""
+        """Fill the tasks' columns from the rows; return all launches, None: no rows."""
         services = self.run.services
         for queue, first, count, status, time, reason in self.discarded:
             rows = services[queue].rows[first : first + count]
