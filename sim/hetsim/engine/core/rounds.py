@@ -72,7 +72,7 @@ class Rounds:
         if (until := as_number(until)) is None or until <= self.clock._now:
             raise illegal(state, f"must wait until a time after now; got t = {decision.until} s")
         # A run with a horizon lasts until then, and its devices draw power: a policy may still put them to sleep.
-        if self._here() or state.sources.to_come or state.input.horizon < math.inf:
+        if self._goes_on():
             self.clock.again(until, TIMER, self._wake)
 
     def wake(self, _: Timer | None = None) -> None:
@@ -101,12 +101,11 @@ class Rounds:
 
     def look_whether_drained(self) -> None:
         """End a run without a horizon as soon as no task waits, runs or is to arrive."""
-        state = self.state
-        if state.input.horizon < math.inf:  # until then devices still idle, sleep, fail and draw power
-            return
-        if not (self._here() or state.sources.to_come):
+        if not self._goes_on():
             self.clock.end = math.nextafter(self.clock._now, math.inf)  # what is due at this very instant still happens
 
-    def _here(self) -> bool:
+    def _goes_on(self) -> bool:
         state = self.state
-        return bool(state.running or state.waiting or state.deferred or state.requests_left or state.iterating)
+        # Until a horizon devices still idle, sleep, fail and draw power.
+        here = state.input.horizon < INF or state.running or state.waiting or state.deferred or state.requests_left
+        return bool(here or state.iterating or state.sources.to_come)

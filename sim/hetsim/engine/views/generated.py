@@ -6,15 +6,12 @@ are all requests minus those in batches, computed when a policy queries them.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from hetsim.engine.core.policy_errors import illegal
-from hetsim.engine.core.state import RunState, launches_on
-from hetsim.engine.flight.launch import Launch
+from hetsim.engine.core.state import RunState
 from hetsim.engine.language.llm_service import Fleet, Serving
-from hetsim.model.device import Device
 from hetsim.model.mode import Shape
 from hetsim.model.service import LanguageService
 from hetsim.model.task import Task
@@ -27,27 +24,6 @@ class Generated:
         self.state = state
         self.fleets: dict[Shape, Fleet] = serving.fleets
         self.queues = {shape: WaitingRequests(fleet) for shape, fleet in serving.fleets.items()}
-
-    def with_replicas(self, launches: list[Launch], device: Device | None) -> list[Launch]:
-        """Return these launches together with the replicas, sorted by start.
-
-        device: only replicas on it; None: all.
-        """
-        residents = self.state.residents.values()
-        here = list(residents) if device is None else [one for one in launches_on(self.state, device) if one.resident]
-        return sorted([*here, *launches], key=lambda launch: launch.decided)
-
-    @staticmethod
-    def by_finish(launches: Sequence[Launch], finish_of: Callable[[Launch], float]) -> list[Task]:
-        """Return the tasks of launches by expected end, requests in replicas included."""
-        ends: list[tuple[float, Task]] = []
-        for launch in launches:
-            if launch.resident:
-                ends += [(end_in_replica(launch, task), task) for task in launch.tasks]
-            else:
-                end = finish_of(launch)
-                ends += [(end, task) for task in launch.tasks]
-        return [task for _, task in sorted(ends, key=itemgetter(0))]
 
     # How much ------------------------------------------------------------------------------------------------
 
@@ -68,11 +44,10 @@ class Generated:
         if not self.fleets or user not in tasks.users:
             return 0.0
         code = tasks.users.index(user)
-        rows = [
-            row for fleet in self.fleets.values() for row in fleet.service.rows.tolist()
+        return math.fsum(
+            fleet.received_by(row) for fleet in self.fleets.values() for row in fleet.service.rows.tolist()
             if tasks.user_code is None or tasks.user_code[row] == code
-        ]  # fmt: skip
-        return math.fsum(self.fleets[tasks.shapes[tasks.shape[row]]].received_by(row) for row in rows)
+        )  # fmt: skip
 
 
 def end_in_replica(launch: Any, task: Task) -> float:

@@ -22,7 +22,7 @@ from hetsim.engine.resources.occupancy import GpuState, Sketch
 from hetsim.engine.resources.offers import Offers
 from hetsim.engine.views.backlog import Backlog
 from hetsim.engine.views.forecast import Forecast
-from hetsim.engine.views.generated import Generated, WaitingRequests, by_readiness, end_in_replica
+from hetsim.engine.views.generated import Generated, by_readiness, end_in_replica
 from hetsim.engine.views.placing import Placing, together
 from hetsim.engine.views.shadow import Shadows
 from hetsim.errors import suggestion
@@ -265,15 +265,16 @@ class EngineView:
         launches = list(state.running.values())
         if state.lent and not own:
             launches = sorted([*launches, *state.lent.values()], key=lambda launch: launch.number)
+        if mixed := bool(self._generated.fleets) and not own:
+            launches = sorted([*state.residents.values(), *launches], key=lambda launch: launch.decided)
         if device is not None:
             launches = [launch for launch in launches if device in launch.placement.devices]
-        if self._generated.fleets and not own:
-            launches = self._generated.with_replicas(launches, device)
-            if by == "finish":
-                return self._generated.by_finish(launches, self._forecast.finish_of)
-        if by == "finish":
+        if by == "finish" and not mixed:
             launches.sort(key=self._forecast.finish_of)
-        return [task for launch in launches for task in launch.tasks]
+        tasks = [task for launch in launches for task in launch.tasks]
+        if by == "finish" and mixed:  # each request of a replica has an end of its own
+            tasks.sort(key=lambda task: self.launch_of(task).finish)
+        return tasks
 
     def waiting(self, count: SupportsIndex | None = None, own: bool = False) -> list[Task]:
         queues = self._queues(own)
@@ -283,15 +284,9 @@ class EngineView:
         elif not queues:
             return list(islice(waiting, index(count)))
         tasks = list(waiting)
-        requests: list[Task] = []  # to language models
-        for queue in queues:
-            seen = queue.look(count if queue.by_readiness else None)
-            if isinstance(queue, WaitingRequests):
-                requests += seen
-            else:
-                tasks = sorted([*tasks, *seen], key=by_readiness)  # stable: equals stay in the order of their lists
-        if requests:  # without sorting the tasks, as without such requests
-            tasks = list(merge(tasks, sorted(requests, key=by_readiness), key=by_readiness))
+        for queue in queues:  # merged, not sorted: tasks stay in their order
+            seen = sorted(queue.look(count if queue.by_readiness else None), key=by_readiness)
+            tasks = list(merge(tasks, seen, key=by_readiness))
         return tasks[:count]
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
@@ -320,13 +315,9 @@ class EngineView:
         state = self._capacity.nodes[node]
         if not state.up:
             return 0.0
-        total = 0.0
-        if kind in ("cpu", state.device.type.name):
-            total += state.cpu_free / 1000
-        for gpu in state.gpus:
-            if kind in (gpu.device.type.kind, gpu.device.type.name) and gpu.up and not gpu.asleep:
-                total += min(WHOLE, max(0, gpu.free)) / WHOLE
-        return total
+        of_kind = [gpu for gpu in state.gpus if kind in (gpu.device.type.kind, gpu.device.type.name)]
+        cores = state.cpu_free / 1000 if kind in ("cpu", state.device.type.name) else 0.0
+        return cores + sum(min(WHOLE, max(0, gpu.free)) / WHOLE for gpu in of_kind if gpu.up and not gpu.asleep)
 
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
         self._known(kind, class_)
