@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hetsim.model.cluster import Cluster
-from hetsim.model.device import Device
 from hetsim.model.mode import Mode
 from hetsim.model.plan import Placement
 from hetsim.model.record import (
@@ -69,9 +68,6 @@ def rows_of(kind: str, nothing: int | float, count: int) -> Any:
     return memoryview(array(kind, [nothing]) * count)
 
 
-KNOWN_GANGS = 20_000  # maximum number of gang placements whose code is cached by object identity
-
-
 class PlacementCodes:
     """Integer codes of placements: first devices, then single cores, then gangs."""
 
@@ -81,8 +77,6 @@ class PlacementCodes:
         self.core_base = list(accumulate((node.cpus for node in cluster.nodes), initial=len(cluster.devices)))
         self._base = self.core_base.pop()
         self._more: dict[tuple[tuple[int, ...], int], int] = {}
-        # codes by id of the placement; the entry keeps the placement alive
-        self._known: dict[int, tuple[Placement, int]] = {}
 
     def code(self, placement: Placement, cores: int) -> int:
         """Return the integer code of a placement; `cores`: bitmask of named cores, else 0."""
@@ -92,17 +86,7 @@ class PlacementCodes:
                 return devices[0].index
             if not cores & (cores - 1):
                 return self.core_base[devices[0].node] + cores.bit_length() - 1
-        if cores:
-            return self._gang(devices, cores)
-        entry = self._known.get(id(placement))  # an id is safe: the entry keeps the placement alive
-        if entry is None:
-            if len(self._known) >= KNOWN_GANGS:
-                self._known.clear()  # no code is lost: `_more` has them all
-            entry = self._known[id(placement)] = placement, self._gang(devices, 0)
-        return entry[1]
-
-    def _gang(self, devices: tuple[Device, ...], cores: int) -> int:
-        key = (tuple(device.index for device in devices), cores)
+        key = (tuple([device.index for device in devices]), cores)
         # `len` is evaluated before the insertion, so that codes have no gaps.
         return self._more.setdefault(key, self._base + len(self._more))
 

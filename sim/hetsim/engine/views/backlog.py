@@ -167,8 +167,7 @@ class Backlog:
 
 def best_mode(task: Task) -> Mode:
     """Return the fastest mode of a task."""
-    modes = task.shape.modes
-    return modes[0] if len(modes) == 1 else modes[task.modes_by_speed()[0]]
+    return task.shape.modes[task.modes_by_speed()[0]]
 
 
 def wanted(task: Task, kind: str | None, class_: str | None) -> bool:

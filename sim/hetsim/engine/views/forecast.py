@@ -238,17 +238,15 @@ class Forecast:
         state = self._capacity.of[device.index]
         if engine == "stream" and state.free_amount >= (WHOLE if isinstance(state, GpuState) else 1000):
             return now
+        launches = launches_on(self.state, device)
+        if not lent and any(launch.resident for launch in launches):
+            return math.inf
+        if engine == "stream":
+            return min((self.finish_of(launch) for launch in launches if not launch.resident), default=now)
         times = EngineTimes(now, now, now, now)
-        ends = []
-        for launch in launches_on(self.state, device):
-            if launch.resident:
-                if not lent:
-                    return math.inf
-            elif launch.table is None:
-                ends.append(self.finish_of(launch))
-                times = times._replace(compute=max(times.compute, now + self.remaining_of(launch)))
-            else:
+        for launch in launches:
+            if launch.table is not None:
                 times = self._follow(launch, times)
-                ends.append(times.end if launch.table.lanes and device is launch.placement.devices[0]
-                            else self._pipeline(launch).end)  # fmt: skip
-        return min(ends, default=now) if engine == "stream" else float(getattr(times, engine))
+            elif not launch.resident:
+                times = times._replace(compute=max(times.compute, now + self.remaining_of(launch)))
+        return float(getattr(times, engine))
