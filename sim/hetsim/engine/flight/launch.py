@@ -168,7 +168,6 @@ def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
         table.uploaded = table.ready = uploaded
         if up_flow is not None:
             up.sent(up_flow)
-    table.stepwise = lane.shared  # its download's turn may be an event of its own
     if down_bytes or down_seconds:
         down = Part(launch, lane, device, line=lane.down, size=down_bytes, seconds=down_seconds)
         down.ask, down.at, down.until = computed, down_at, end
@@ -214,11 +213,10 @@ class Timetable:
     group: "ShareGroup | None" = None
     items: tuple[int, ...] = ()
     traffic: Any = None  # its network traffic (`hetsim.engine.flight.contention.Member`), if it is on several nodes
-    stepwise = False  # True if it needs events between its start and its end
     armed = INF  # when its clock entry is due; `due`: the purpose of that entry
     due = END
     joined = False
-    computed = False  # `joined`: it shares an accelerator; `computed`: it is known to have computed (stepwise launches)
+    computed = False  # `joined`: it shares an accelerator; `computed`: it is known to have computed
     estimate: tuple[float, float] | None = None  # estimated seconds of its upload and download, once queried
     planned = NAN  # estimated compute seconds, once queried
 

@@ -18,8 +18,6 @@ from hetsim.model.mode import Mode
 
 Rates = tuple[float, float, float]  # (rate, device-seconds computed per second, watts above idle)
 
-MAX_CACHED_RATES = 4096  # maximum number of cached rates of shared GPUs; the cache is cleared when full
-
 
 class Speeds:
     """Rates of launches, and groups of launches that slow each other."""
@@ -28,8 +26,6 @@ class Speeds:
         self.clock = clock
         self.capacity = capacity
         self.nominal: dict[Mode, Rates] = {}  # rates of modes on devices in their normal state, cached by `nominal_of`
-        # cached, by mode, sum of shares, whether several launches compute there, frequency and slowdown of the device
-        self._shared: dict[tuple[Mode, int, bool, float, float], Rates] = {}
 
     def plan(self, launch: Launch) -> None:
         """Set the rates of a launch from the present state of its devices."""
@@ -50,21 +46,6 @@ class Speeds:
         if len(devices) == 1 and states[devices[0].index].normal and (not table.lanes or table.lanes[0].group is None):
             return self.nominal_of(launch)
         return self._reckon(launch)
-
-    def _beside(self, launch: Launch) -> Rates:
-        placement = launch.placement
-        mode = placement.mode
-        if mode.type.sharing.pairs:  # speeds are measured by pairs of classes: each launch has its own
-            return self._reckon(launch)
-        state = self.capacity.of[placement.devices[0].index]
-        group: ShareGroup = state.lane.group
-        # All that `_on` looks at there.
-        how = mode, group.share, len(group.members) > 1, state.frequency, state.slowdown
-        if (rates := self._shared.get(how)) is None:
-            if len(self._shared) >= MAX_CACHED_RATES:  # frequencies or shares may take ever new values
-                self._shared.clear()
-            rates = self._shared[how] = self._reckon(launch)
-        return rates
 
     def _reckon(self, launch: Launch) -> Rates:
         placement = launch.placement
@@ -159,13 +140,12 @@ class Speeds:
             soonest = INF
             for member in group.members:
                 table: Timetable = member.own_table
+                changed = self.rerate(member, self._reckon(member))
                 # A gang computes in several groups, so its end is an event of its own.
                 if table.group is not group:
-                    if self.rerate(member):
+                    if changed:
                         moved.append(member)
-                    continue
-                self.rerate(member, self._beside(member))  # equal rates are computed once (`_shared`)
-                if table.finish_at < soonest:  # the group's one event is its next end
+                elif table.finish_at < soonest:  # the group's one event is its next end
                     soonest = table.finish_at
             if soonest < INF:
                 self.clock.again(soonest, FINISH, group)

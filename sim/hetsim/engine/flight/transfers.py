@@ -285,7 +285,6 @@ class Transfers:
                 latency, size = part.at + part.delay - now, min(part.span, part.until - now) * line.rate
                 part.alone, part.settled, part.begun = False, True, part.at <= now
                 part.until, part.delay, part.span = INF, INF, 0.0  # its end is not known any more: it comes by an event
-                part.owner.own_table.stepwise = True
                 if part.begun:
                     part.flow = links.send((pipes, max(0.0, latency)), size, 0.0, done=self.brought, owner=part)
                     links.moved += part.size - size  # `send` counts only what was left of it

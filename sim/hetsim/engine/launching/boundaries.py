@@ -100,7 +100,7 @@ class Boundaries:
     def arm(self, launch: Launch) -> None:
         """Set the one clock entry of a launch to its next boundary between stages."""
         table: Timetable = launch.own_table
-        time, due = next_boundary(table) if table.stepwise else (table.end, END)
+        time, due = next_boundary(table)
         if time == table.armed and due == table.due:  # equal floats: nothing moved, and the entry keeps its place
             return
         if launch.entry >= 0:
@@ -234,8 +234,6 @@ class Boundaries:
                 part.at = table.begin  # cores wait for no engine
             else:
                 insert_part(part.lane.uploads, part)
-            if not part.alone:
-                table.stepwise = True
         self._ask_for_download(table)
 
     @staticmethod
@@ -243,8 +241,6 @@ class Boundaries:
         for part in table.down:
             assert part.lane is not None
             insert_part(part.lane.downloads, part)
-            if not part.alone:
-                table.stepwise = True
 
     # The end ------------------------------------------------------------------------------------------------
 

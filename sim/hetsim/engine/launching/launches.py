@@ -32,15 +32,12 @@ class Launches(Boundaries):
         mode = launch.placement.mode
         if mode.exchange is not None and mode.node_count > 1:
             table.traffic = Member(launch, mode.exchange)
-            table.stepwise = True
         lanes = table.lanes
         for lane in lanes:
             lane.write_out()  # from now on their stages depend on this launch, too
             lane.flights.append(launch)
-            if lane.group is not None:
-                table.stepwise = True
-                if len(lanes) == 1:
-                    table.group = lane.group  # a gang is in several groups: its end is its own event
+            if lane.group is not None and len(lanes) == 1:
+                table.group = lane.group  # a gang is in several groups: its end is its own event
         if table.group is None:  # else its rate is set when it joins the others there
             self.speeds.plan(launch)
         if self.places.items:
@@ -79,7 +76,6 @@ class Launches(Boundaries):
     def _claim_items(self, launch: Launch, table: Timetable) -> None:
         """Pin a launch's items on its devices; evict other items if room is needed."""
         table.items = items_of(launch.tasks) if launch.fusion is None else launch.fusion.held_items
-        table.stepwise = True
         table.prepared = False
         for device in launch.placement.devices:
             gpu = self.capacity.of[device.index]
