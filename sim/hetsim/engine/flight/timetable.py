@@ -61,13 +61,16 @@ def all_compute(lane: Lane) -> bool:
     return sum([launch.placement.mode.share for launch in lane.flights]) <= WHOLE  # whole numbers: exact
 
 
-def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
+def again(
+    lanes: Sequence[Lane], now: float, rate: Rate, on_cores: Launch | None = None
+) -> tuple[Sequence[Lane], list[Launch]]:  # fmt: skip
     """Recompute the times of all stages that have not begun on these accelerators.
 
     Stages are upload, computing and download.  Accelerators connected by a gang (a launch on several of them) are
-    included. `rate`: function that sets the rate of a launch.  Return all accelerators included, and their launches.
+    included. `rate`: function that sets the rate of a launch; `on_cores`: a launch that needs no accelerator.  Return
+    all accelerators included, and their launches.
     """
-    lanes, flights = together(lanes)
+    lanes, flights = together(lanes) if on_cores is None else (lanes, [on_cores])
     for lane in lanes:
         lane.upload = serve(lane.uploads, now)  # uploads, computing, downloads: each follows from the one before
     # `together` has asked each for its timetable: none of them is a sketch any more.
@@ -88,16 +91,6 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
         if table.items and not table.computed:
             table.end = INF  # its downloads are known once it has computed
     return lanes, flights
-
-
-def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
-    """Set the stage times of a launch on CPU cores, which needs no engine of a GPU."""
-    get_ready(table, now)
-    if now < table.compute_start:
-        table.compute_start = table.compute_end = INF
-        if table.ready < INF:
-            _begin(launch, table, table.ready, rate)
-    table.end = INF if table.items and not table.computed else table.compute_end
 
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:

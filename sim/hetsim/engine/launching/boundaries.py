@@ -28,7 +28,7 @@ from hetsim.engine.flight.launch import (
 from hetsim.engine.flight.part import Part, insert_part
 from hetsim.engine.flight.prefetch import Fetching
 from hetsim.engine.flight.rates import Speeds
-from hetsim.engine.flight.timetable import again, all_compute, alone, download_over
+from hetsim.engine.flight.timetable import again, all_compute, download_over
 from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.kernel.clock import FINISH
 from hetsim.engine.launching.attained import AttainedService
@@ -82,7 +82,7 @@ class Boundaries:
         if table.lanes:
             self.follow_lanes(table.lanes)
         else:
-            alone(launch, table, self.clock._now, self.speeds.plan)
+            again((), self.clock._now, self.speeds.plan, launch)
             self.arm(launch)
 
     def follow_lanes(self, lanes: Sequence[Lane]) -> None:
