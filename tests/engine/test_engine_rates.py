@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from machines import Job, Scripted, cpu_mode, gpu_mode, simulate, simulation
 
-from hetsim.engine.flight import rates
 from hetsim.model.cluster import NodeSpec
 from hetsim.model.device_type import DeviceType, Power, Sharing
 from hetsim.policy import Set
@@ -138,20 +137,6 @@ def test_cpu_frequency_slows_cpu_launches():
     script = [(1.0, lambda view: [Set(view.cluster.by_name["n0/cpu"], 0.5)])]
     record = simulate(NodeSpec(cpus=2, cpu_type=cpu), [Job([cpu_mode(cpu)], [2.0])] * 2, Scripted(script))
     assert record.finish == pytest.approx([3.0, 3.0])
-
-
-def test_rates_beside_others_are_kept_up_to_a_number_and_found_anew_beyond_it(monkeypatch):
-    """Each of 40 launches has a share of its own, so that hardly any sum of shares comes twice."""
-    gpu = DeviceType("g", streams=8, sharing=Sharing("timeslice"))
-    jobs = [Job([gpu_mode(gpu, 0.2 + 0.01 * number)], [1.0 + 0.1 * number]) for number in range(40)]
-    finishes = []
-    for most in (rates.MAX_CACHED_RATES, 3):
-        monkeypatch.setattr(rates, "MAX_CACHED_RATES", most)
-        run = simulation(node(gpu, 2), jobs)
-        finishes.append(run.run().finish.tolist())
-        kept = len(run.parts.launches.speeds._shared)
-        assert kept <= most and (kept > 10) == (most > 3)
-    assert finishes[0] == finishes[1]
 
 
 def test_a_gang_without_work_may_still_be_there_when_the_next_one_begins():

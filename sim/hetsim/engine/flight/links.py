@@ -35,7 +35,6 @@ class Flow(Timer):
 
     __slots__ = (
         "pipes", "left", "rate", "most", "done", "owner", "group", "ended", "since", "until", "turn", "called",
-        "bookable",
     )  # fmt: skip
 
     def __init__(self, pipes: tuple[Pipe, ...], size: float, done: "Callable[[Flow], None]", owner: Any):
@@ -57,7 +56,6 @@ class Flow(Timer):
         # order of its begin among the events of that instant; `called`: when that was decided
         self.turn = self.called = math.inf
         self.until = math.inf  # end of a booked flow, unless another flow uses its pipes before
-        self.bookable = False  # True if it may be booked once it is alone
 
     def there(self, now: float, called: float) -> bool:
         """Return True if this booked transfer is still under way when another one begins.
@@ -101,12 +99,6 @@ def fair_rates(flows: list[Flow]) -> None:
         flow.rate = -1.0
         for pipe in flow.pipes:
             users.setdefault(pipe, []).append(flow)
-    if len(users) == 1:
-        ((pipe, _),) = users.items()
-        share = pipe.rate / len(flows)
-        for flow in flows:
-            flow.rate = share
-        return
     free_rate = {pipe: pipe.rate for pipe in users}  # rate left by the flows that have their rate
     count = {pipe: len(on) for pipe, on in users.items()}  # flows without a rate yet, by pipe
     todo = len(flows)
@@ -145,9 +137,7 @@ class Links:
         self._then_unbook: Any = self.unbook
         self._then_join: Any = self._join
         self._then_complete: Any = self._complete
-        # `sure` is called with a flow when it becomes booked, `unsure` when its end is no longer known
-        self.sure: Any = None
-        self.unsure: Any = None
+        self.unsure: Any = None  # called with a booked flow when its end is no longer known
         self.up_lines: dict[int, LinkPath] = {}
         self.down_lines: dict[int, LinkPath] = {}
         parted = {mode.type for mode in modes if mode.gpus and not mode.whole_devices}
@@ -251,20 +241,17 @@ class Links:
         """Send like `send`; if the path is idle, compute the end now, without an event.
 
         The end is `Flow.until`, and `done` is not called.  If another transfer uses one of the pipes before this end,
-        `unsure` is called, and the transfer continues with events, as after `send`; when it is alone again, it is
-        booked again and `sure` is called.  `called`: time of the decision to begin the transfer (see `Flow.there`).
+        `unsure` is called, and the transfer continues with events, as after `send`.  `called`: time of the decision to
+        begin the transfer (see `Flow.there`).
         """
         pipes, latency = way
         now = self.clock._now
         for pipe in pipes:
             other = pipe.booked
             if pipe.group is not None or (other is not None and other.until >= now and other.there(now, called)):
-                flow = self.send(way, size, seconds, done=done, owner=owner, called=called)
-                flow.bookable = True
-                return flow
+                return self.send(way, size, seconds, done=done, owner=owner, called=called)
         self.moved += size
         flow = Flow(pipes, size, done, owner)
-        flow.bookable = True
         flow.called, flow.turn = called, -1.0  # it begins now, before all other flows of this instant
         if size and latency:
             flow.called, flow.turn = now, float(self.clock.number())  # the number that the entry of `send` would have
@@ -390,19 +377,10 @@ class Links:
     def _reschedule(self, group: FlowGroup) -> None:
         flows = group.flows
         if len(flows) == 1:
-            flow, now = flows[0], self.clock._now
+            flow = flows[0]
             flow.rate = rate = flow.most
-            until = now + (flow.left if flow.left > 0.0 else 0.0) / rate
-            if flow.bookable:  # alone again: its end is known
-                self.clock.cancel(group)
-                flow.group = None
-                flow.since, flow.until, flow.turn, flow.then = now, until, -1.0, self._then_unbook
-                for pipe in flow.pipes:
-                    pipe.group, pipe.booked = None, flow  # it continues without an event until another flow joins
-                self.sure(flow)
-                return
             group.next = [flow]
-            self.clock.again(until, FINISH, group)
+            self.clock.again(self.clock._now + (flow.left if flow.left > 0.0 else 0.0) / rate, FINISH, group)
             return
         fair_rates(flows)
         remaining = [max(0.0, flow.left) / flow.rate for flow in flows]

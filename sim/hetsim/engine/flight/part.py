@@ -62,7 +62,6 @@ class Part:
         """Store the flow over links that moves these bytes, unless it has ended already."""
         self.begun = True
         if flow.until == INF and not flow.ended:  # else it is over
-            flow.bookable = False
             self.flow = flow
             flow.owner = self  # its end now calls this part instead of a sketch
 

@@ -37,7 +37,7 @@ class Sketches:
         state = self.state
         self.clock, self.capacity, self.links = state.clock, state.capacity, state.links
         self.items = bool(state.places.items)
-        self.links.sure, self.links.unsure = self._sure, self._unsure  # only sketches book
+        self.links.unsure = self._unsure  # only sketches book
         self._on_drained = self._drained  # bound once
 
     def begin(self, launch: Launch) -> bool:
@@ -190,30 +190,14 @@ class Sketches:
             self.transfers.brought(flow)
             return
         launch: Launch = flow.owner
-        if self._ends(launch, flow, self.clock._now):
-            if launch.sketch[7] is flow:  # type: ignore[index]
-                self.boundary(launch)
-        else:
-            launch.sketch[0].write_out()  # type: ignore[index]
-            flow.owner = launch.own_table.up[0]  # a part of the timetable from here on
-            self.transfers.brought(flow)
-
-    def _sure(self, flow: Flow) -> None:
-        """Set the stage times of a launch whose transfer now has its path for itself."""
-        launch: Launch = flow.owner
-        if not self._ends(launch, flow, flow.until):
-            launch.sketch[0].write_out()  # type: ignore[index]
-        elif launch.sketch[7] is flow:  # type: ignore[index]
-            self.clock.at(flow.until, FINISH, launch)
-
-    def _ends(self, launch: Launch, flow: Flow, at: float) -> bool:
-        """Set a launch's stage times, as its transfer ends at `at` s; False if unknown."""
+        at = self.clock._now
         drawn: Sketch = launch.sketch  # type: ignore[assignment]
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = drawn
         if flow is down_flow:
             lane.download = at
             launch.sketch = lane, seconds_left, rates, times, at, moves, up_flow, flow
-            return True
+            self.boundary(launch)
+            return
         free = at  # when the last launch before it has computed, if that is later; inf: unknown
         for other in lane.flights:
             if other is launch:
@@ -226,14 +210,16 @@ class Sketches:
             if computed > free:  # launches of a lane compute in start order
                 free = computed
         if free == INF:
-            return False
+            lane.write_out()
+            flow.owner = launch.own_table.up[0]  # a part of the timetable from here on
+            self.transfers.brought(flow)
+            return
         lane.upload = lane.ready = at
         lane.compute = computed = free + seconds_left / rates[0]
         end = INF if moves[2] or moves[3] else computed  # a download over a shared way is booked in its turn
         times = times[1], times[1], at, free, computed, NAN
         launch.sketch = lane, seconds_left, rates, times, end, moves, up_flow, None
         self.clock.at(computed, FINISH, launch)
-        return True
 
     def _unsure(self, flow: Flow) -> None:
         """Update a launch whose transfer now shares its path: its end is unknown."""
