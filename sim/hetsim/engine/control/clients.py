@@ -10,6 +10,7 @@ import math
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +30,8 @@ class Clients:
     A call is one or more attempts (requests).  Attributes by row of an attempt in the table of tasks: `awaited`, its
     task while the client waits; `left`, the time at which the client stopped waiting, or at which a call made by the
     attempt failed.  Attributes by row of a call's first attempt: `end`, the time at which the call was answered or
-    given up; `rivals`, the attempts in progress, if duplicates (hedges) may be sent; `hedges`, the row of the next
-    hedge.  `tokens`: number of retries and hedges that each retry budget allows now; `silent`: True in a policy's copy
-    of the run, where clients do nothing.
+    given up; `hedges`, the row of the next duplicate (hedge) to send.  `tokens`: number of retries and hedges that each
+    retry budget allows now; `silent`: True in a policy's copy of the run, where clients do nothing.
     """
 
     state: RunState
@@ -44,11 +44,10 @@ class Clients:
         calls = self.calls
         self.clock = self.state.clock
         self.total = len(calls.whose)
-        self.awaited: dict[int, Task] = {}
+        self.awaited: dict[int, Any] = {}  # None: a hedge that is sent together with the first attempt
         self.left = array("d", [math.nan]) * self.total
         self.end = array("d", [math.nan]) * self.total
         self.tokens: list[dict[int, float]] = [{} for _ in calls.clients]
-        self.rivals: dict[int, list[int]] = {}
         self.hedges: dict[int, int] = {}
         self.silent = False
 
@@ -64,7 +63,7 @@ class Clients:
         row, calls, at_once = task.index, self.calls, list[int]()
         whose = self._whose(row)
         if whose >= 0:
-            self.awaited[row] = task
+            planned, self.awaited[row] = row in self.awaited, task
             clients, first = calls.clients[whose], calls.attempt_of.item(row)
             if first == row and clients.retry is not None and clients.retry.budget is not None:
                 bucket, tokens = calls.bucket.item(row), self.tokens[whose]
@@ -75,7 +74,7 @@ class Clients:
             if due < math.inf:
                 assert self.state.patience is not None
                 self.state.patience.watch(row, due)
-            if clients.hedge is not None:
+            if clients.hedge is not None and not planned:
                 at_once = self._plan_hedges(row, first, clients)  # before it is sent: it may be refused
         self.forward(task)
         for hedge in at_once:
@@ -83,23 +82,19 @@ class Clients:
 
     def _plan_hedges(self, row: int, first: int, clients: Behavior) -> list[int]:
         """Plan the next hedge of an attempt; return the rows to send immediately."""
-        calls, hedge, rivals = self.calls, clients.hedge, self.rivals.setdefault(first, [])
+        calls, hedge, rows = self.calls, clients.hedge, list[int]()
         assert hedge is not None and self.state.patience is not None
-        if row in rivals:
-            return []  # this attempt is one of those sent at once
-        rivals.append(row)
-        number = calls.number.item(row) % clients.copies
         if hedge.after == 0:
             for _ in range(hedge.times):
                 row = calls.following.item(row)
                 if self._pays(row, clients):
-                    rivals.append(row)
-            self.state.sources.thinking += len(rivals) - 1  # the run is not over if the first one is refused
-            return rivals[1:]
-        if number < hedge.times:
+                    rows.append(row)
+            self.awaited.update(dict.fromkeys(rows))  # the call goes on if the first attempt is refused
+            self.state.sources.thinking += len(rows)
+        elif calls.number.item(row) % clients.copies < hedge.times:
             self.hedges[first] = following = calls.following.item(row)
             self.state.patience.watch(following, self.clock._now + hedge.after)
-        return []
+        return rows
 
     def _is_late(self, row: int, time: float, clients: Behavior) -> bool:
         return time >= self.state.tasks.arrival.item(self.calls.root.item(row)) + clients.give_up_after
@@ -149,7 +144,17 @@ class Clients:
 
     def _leave(self, row: int, reason: str) -> Task:
         self.left[row], self.state.recorder.reasons[row] = self.clock._now, reason
-        return self.awaited.pop(row)
+        task: Task = self.awaited.pop(row)
+        return task
+
+    def _in_progress(self, row: int) -> list[int]:
+        """Return the awaited attempts of a call, from its attempt `row` on."""
+        rows = []
+        while row >= 0:
+            if row in self.awaited:
+                rows.append(row)
+            row = self.calls.following.item(row)
+        return rows
 
     def _cancel(self, task: Task, reason: str) -> None:
         launch, fleet, state = task._launch, self.state.serving.fleets.get(task.shape), task.state
@@ -170,12 +175,9 @@ class Clients:
         if one < 0 or not math.isnan(self.end[one]):
             return
         self.end[one] = self.clock._now  # `_send` then skips the attempts of this call
-        self.rivals.pop(one, None)
         self.hedges.pop(one, None)
-        while one >= 0:
-            if one in self.awaited:
-                self._cancel(self._leave(one, reason), reason)
-            one = calls.following.item(one)
+        for attempt in self._in_progress(one):
+            self._cancel(self._leave(attempt, reason), reason)
 
     def ended(self, task: Task, status: int) -> None:
         """Handle the end of a task at its server, which may call the next stage."""
@@ -202,10 +204,8 @@ class Clients:
         calls, first, following = self.calls, self.calls.attempt_of.item(row), row
         clients = calls.clients[self._whose(row)]
         if clients.hedge is not None:
-            self.rivals[first].remove(row)
-            if self.rivals[first]:
+            if self._in_progress(first):
                 return
-            del self.rivals[first]
             self.hedges.pop(first, None)
         tries, copy = divmod(calls.number.item(row), clients.copies)
         for _ in range(clients.copies - copy):  # over hedges that were never sent
@@ -235,8 +235,12 @@ class Clients:
     def _close(self, row: int, answered: bool) -> None:
         state, calls, first = self.state, self.calls, self.calls.attempt_of.item(row)
         self.end[first] = self.clock._now
-        if first in self.rivals:
-            self._leave_rivals(row, first)
+        self.hedges.pop(first, None)
+        clients, reason = calls.clients[self._whose(row)], "another attempt of its call was answered"
+        for rival in self._in_progress(first) if clients.hedge is not None else ():
+            task = self._leave(rival, reason)
+            if clients.at_timeout != "leave" and not self.silent:  # as an event: the end of a launch is under way
+                self.clock.at(self.clock._now, ARRIVAL, Later(self._cancel, task, reason))
         shape, other = state.tasks.shapes[state.tasks.shape.item(row)], first
         service = state.queue_of.get(shape, state.serving.fleets.get(shape))
         while service is not None and (other := calls.following.item(other)) >= 0:
@@ -249,15 +253,6 @@ class Clients:
             self._over(parent, COMPLETED if answered else FAILED)
         else:
             state.sources.answered(first)
-
-    def _leave_rivals(self, row: int, first: int) -> None:
-        self.hedges.pop(first, None)
-        cancel = self.calls.clients[self._whose(row)].at_timeout != "leave" and not self.silent
-        for rival in self.rivals.pop(first):
-            if rival != row:
-                task = self._leave(rival, reason := "another attempt of its call was answered")
-                if cancel:  # as an event of this instant: the end of a launch is under way
-                    self.clock.at(self.clock._now, ARRIVAL, Later(self._cancel, task, reason))
 
     def write(self, record: Record) -> None:
         """Add the columns of calls to the record, and mark abandoned attempts as aborted."""
