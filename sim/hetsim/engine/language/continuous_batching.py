@@ -161,12 +161,12 @@ class Replica(Members):
     def _settle(self) -> None:
         """Complete the current steps: count their tokens, and end the finished requests."""
         stage, sequences = self.stage, self.sequences
-        part = stage.over() / (len(self.prefill) + (sequences.count if stage.decodes else 0))
+        stage.under_way = False
+        self._charge(self.clock._now)
         self._row(self.clock._now)
         if self.unseen:
             self._show()
         if stage.decodes:
-            sequences.share += part
             while sequences.ends and sequences.ends[0][0] <= sequences.steps:
                 request = sequences.pop_complete()
                 if request is None:
@@ -175,10 +175,19 @@ class Replica(Members):
                 self.finish(request)
         if self.prefill:
             for request, tokens in self.prefill:
-                self.prefilled(request, tokens, part)
+                self.prefilled(request, tokens)
             self.prefill = []
             self.looked = sequences.steps
         stage.reading = 0  # after `_row`, which writes it
+
+    def _charge(self, end: float) -> None:
+        """Charge the seconds computed until `end` in equal parts to the requests of the steps."""
+        stage, sequences = self.stage, self.sequences
+        part = stage.in_part(end) / (len(self.prefill) + (sequences.count if stage.decodes else 0))
+        for request, _ in self.prefill:
+            request.seconds += part
+        if stage.decodes:
+            sequences.share += part
 
     def split(self) -> None:
         """Record the ended steps of an event that covers several; keep the current step."""
@@ -189,7 +198,7 @@ class Replica(Members):
         stage.count -= 1  # those that are over get a row of their own
         if stage.count:
             boundary = stage.after(stage.count)
-            self.sequences.share += stage.in_part(boundary) / self.sequences.count
+            self._charge(boundary)
             self._row(boundary)
             stage.began, stage.lag = boundary, 0.0
         stage.count = 1
@@ -226,14 +235,9 @@ class Replica(Members):
 
     def close(self, end: float, outcome: int) -> None:
         """Write the row of the last busy or idle period when the replica or the run ends."""
-        stage, sequences = self.stage, self.sequences
+        stage = self.stage
         if stage.under_way:
-            # Steps that the end of the run cuts off have been computed in part.
-            part = stage.in_part(end) / (len(self.prefill) + (sequences.count if stage.decodes else 0))
-            for request, _ in self.prefill:
-                request.seconds += part
-            if stage.decodes:
-                sequences.share += part
+            self._charge(end)  # steps that the end of the run cuts off have been computed in part
             if outcome == LAUNCH_RUNNING and stage.decodes and (done := stage.over_by(end)):
                 stage.count = done
                 self._row(stage.after(done))

@@ -204,7 +204,7 @@ class Fleet(KVTransfers):
 
     def never(self) -> None:
         """Reduce the number of requests to come by one: a request will not arrive."""
-        self.coming.to_come -= 1
+        self.coming.total -= 1
 
     def gone(self, task: Task) -> None:
         """End a request early: its patience ended, or it was rejected or aborted."""

@@ -312,9 +312,8 @@ class Members(Holder):
 
     # Further ------------------------------------------------------------------------------------------------
 
-    def prefilled(self, request: Generation, tokens: int, seconds: float) -> None:
-        """Record prompt tokens prefilled by a step; `seconds`: the request's share of it."""
-        request.seconds += seconds
+    def prefilled(self, request: Generation, tokens: int) -> None:
+        """Record prompt tokens that a step has prefilled."""
         request.to_prefill -= tokens
         if request.to_prefill or request.leaves:
             return

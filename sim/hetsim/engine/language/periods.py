@@ -1,6 +1,5 @@
 """Busy periods of a replica; each one is a row of the table of launches."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,17 +18,14 @@ class Periods:
     load: tuple[float, float] | None = None  # start and end of loading the model, if no row records them yet
     number: int = 0
     launch: int = -1  # number of the current or last busy period in the launches table
+    busy: bool = False
     busy_from: float = NAN
     served: int = 0
     leader: int = -1  # row of the first request that took part in the period; -1 if none has
 
-    @property
-    def busy(self) -> bool:
-        return not math.isnan(self.busy_from)
-
     def begin(self) -> None:
         self.launch = self.replica.fleet.number_launch()
-        self.busy_from = self.replica.clock._now
+        self.busy, self.busy_from = True, self.replica.clock._now
         self.steps.copied = 0.0
 
     def count(self, request: Generation) -> None:
@@ -55,6 +51,6 @@ class Periods:
             times=(self.since, start, *load, self.busy_from, computed, NAN, end), busy=seconds,
             energy=(seconds + steps.surplus) * replica.kind.watts
         )  # fmt: skip
-        self.since, self.load, self.busy_from = end, None, NAN
+        self.since, self.load, self.busy, self.busy_from = end, None, False, NAN
         self.served, self.leader, steps.surplus = 0, -1, 0.0
         self.number += 1  # by which a request counts once in each period

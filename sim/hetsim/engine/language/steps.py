@@ -79,18 +79,12 @@ class Steps:
             self.clock.again(self.ends_at, FINISH, self.timer)
         self.rate, self.power = rate, power  # after the work at the former ones has been counted
 
-    def over(self) -> float:
-        """Complete the steps in progress; return seconds × relative power (1: nominal)."""
-        self.under_way = False
-        now = self.clock._now
-        return self._powered(now - self.began - self.lag, now)
-
     def in_part(self, end: float) -> float:
-        """Stop the steps early, at `end` (s); return computed seconds × relative power."""
-        self.copied -= max(0.0, self.lag - (end - self.began))
-        return self._powered(max(0.0, end - self.began - self.lag), end)
-
-    def _powered(self, computed: float, end: float) -> float:
+        """Count the steps up to `end` (s); return computed seconds × relative power."""
+        computed = end - self.began - self.lag
+        if computed < 0.0:  # the devices still copy
+            self.copied += computed
+            computed = 0.0
         if self.power == 1.0 and self.worked_until != self.worked_until:  # NaN: most steps by far are nominal
             return computed
         powered = self._weighted(computed, end)

@@ -46,13 +46,49 @@ RECENT = 1024  # number of arrival times that are packed together
 MIN_FACTOR = 0.1  # minimum factor by which noise multiplies a stage's time
 
 
-class ArrivalColumn:
+class OneByOne:
+    """Arrivals that are reported one by one; some expected ones may never arrive."""
+
+    def __init__(self, total: int):
+        self.total = total  # number of requests, including those that are still expected
+        # arrival times, the last ones in a list: a single append to an array takes four times as long
+        self._earlier = array("d")
+        self._recent: list[float] = []
+
+    @property
+    def arrived(self) -> int:
+        return len(self._earlier) + len(self._recent)
+
+    @property
+    def over(self) -> bool:
+        return self.arrived == self.total
+
+    def join(self, now: float) -> None:
+        self._recent.append(now)
+        if len(self._recent) == RECENT:
+            self._earlier.frombytes(pack(f"={RECENT}d", *self._recent))
+            self._recent.clear()
+
+    def since(self, time: float) -> int:
+        """Return the number of requests that arrived after a time."""
+        if self._recent and self._recent[0] <= time:
+            return len(self._recent) - bisect_right(self._recent, time)
+        return self.arrived - bisect_right(self._earlier, time)
+
+    def end_now(self) -> int:
+        """End the arrivals; return the number of requests that will not arrive any more."""
+        arrived = self.arrived
+        requests_left, self.total = self.total - arrived, arrived
+        return requests_left
+
+
+class ArrivalColumn(OneByOne):
     """Arrivals as a sorted column of times, without an event for each."""
 
     def __init__(self, times: np.ndarray, clock: Clock):
+        super().__init__(len(times))
         self.times = times
         self.clock = clock
-        self.total = len(times)
         self.counted_at, self.counted = -1.0, 0  # number of arrivals at the last count, and the time of that count
 
     @property
@@ -62,54 +98,13 @@ class ArrivalColumn:
             self.counted_at, self.counted = now, int(self.times.searchsorted(now, side="right"))
         return self.counted
 
-    @property
-    def over(self) -> bool:
-        return self.arrived == self.total
-
     def since(self, time: float) -> int:
-        """Return the number of requests that arrived after a time."""
-        return self.arrived - int(np.searchsorted(self.times, time, side="right"))
+        return self.arrived - int(self.times.searchsorted(time, side="right"))
 
     def end_now(self) -> int:
-        """End the arrivals; return the number of requests that will not arrive any more."""
-        arrived = self.arrived
-        requests_left, self.total = self.total - arrived, arrived
-        self.times = self.times[:arrived]
-        self.counted_at = -1.0  # counted again, of the shorter column
+        requests_left = super().end_now()
+        self.times = self.times[: self.total]
         return requests_left
-
-
-class OneByOne:
-    """Arrivals that are reported one by one; some expected ones may never arrive."""
-
-    def __init__(self, total: int):
-        self.to_come = total
-        self.arrived = 0
-        # arrival times of the requests, the last ones in a list: a single append to an array takes four times as long
-        self._earlier = array("d")
-        self._recent: list[float] = []
-
-    def join(self, now: float) -> None:
-        self.to_come -= 1
-        self.arrived += 1
-        self._recent.append(now)
-        if len(self._recent) == RECENT:
-            self._earlier.frombytes(pack(f"={RECENT}d", *self._recent))
-            self._recent.clear()
-
-    @property
-    def over(self) -> bool:
-        return self.to_come == 0
-
-    def since(self, time: float) -> int:
-        if self._recent and self._recent[0] <= time:
-            return len(self._recent) - bisect_right(self._recent, time)
-        return self.arrived - bisect_right(self._earlier, time)
-
-    def end_now(self) -> int:
-        """End the arrivals; return the number of known future arrivals, which is 0."""
-        self.to_come = 0
-        return 0
 
 
 def _factors(noise: float, random: np.random.Generator, count: int) -> np.ndarray:
@@ -143,7 +138,7 @@ class Queue:
             every = len(service.rows) == len(table.arrival)
             times = np.ascontiguousarray(table.arrival if every else table.arrival[service.rows])
             self.column = ArrivalColumn(times + self.delay if self.delay else times, clock)
-        self.coming: ArrivalColumn | OneByOne = self.column or OneByOne(self.total)
+        self.coming: OneByOne = self.column or OneByOne(self.total)
         self.head_at = 0  # position in the column of the first request that waits there
         # requests that wait before those of the column, in order of arrival, from `_first` on
         self._apart: list[Task] = []
@@ -327,15 +322,13 @@ class Queue:
 
     def join(self, task: Task) -> None:
         """Add a request that has just arrived; for queues whose arrivals are events."""
-        coming = self.coming
-        assert isinstance(coming, OneByOne)
-        coming.join(self.clock._now)
+        self.coming.join(self.clock._now)
         self._insert(task)
 
     def never(self) -> None:
         """Expect one request fewer to arrive: this request will never wait in the queue."""
-        if isinstance(self.coming, OneByOne):
-            self.coming.to_come -= 1
+        if self.column is None:
+            self.coming.total -= 1
         self.came()
 
     def push(self, task: Task) -> None:
@@ -438,7 +431,8 @@ class Queue:
     def end_now(self) -> int:
         """Stop further arrivals; return how many known future requests will not arrive."""
         self.clock.cancel(self.timer)
-        return self.coming.end_now()
+        requests_left = self.coming.end_now()
+        return 0 if self.column is None else requests_left
 
     def input_of(self, row: int) -> int:
         return int(self.table.extra["input"][row])
