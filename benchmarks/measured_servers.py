@@ -18,10 +18,11 @@ import math
 import pathlib
 import re
 import time
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -188,7 +189,8 @@ def replay(  # noqa: C901 - the rules of an engine, in one piece
             elif reading:
                 steps = min(steps, steps_held - kept)
             elif waiting and waiting[0][0] > now + 1e-12:  # it need not wait for keys and values
-                steps = min(steps, max(1, times.steps_in(waiting[0][0] - now, sequences, context) + 1))
+                after = partial(times.decoding, sequences=sequences, context=context)
+                steps = 1 + bisect_right(range(1, steps), waiting[0][0] - now, key=after)
             if waiting and every > 1:
                 steps = min(steps, every - ticks % every)
             seconds = times.decoding(steps, sequences, context)

@@ -67,14 +67,6 @@ class LinearSteps:
         each = self.per_sequence * sequences if self.decode is None else self.decodes(sequences)  # once or more a step
         return steps * (self.fixed + each + token * context) + token * sequences * (steps * (steps - 1) // 2)
 
-    def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        """Return how many decoding steps fit into `seconds`; it may be wrong by one."""
-        growth = self.per_context_token * sequences
-        base = self.fixed + self.decodes(sequences) + self.per_context_token * context - growth / 2
-        if growth > 0 and seconds > 0:
-            return int((math.sqrt(base * base + 2 * growth * seconds) - base) / growth)
-        return int(max(seconds, 0.0) / base) if base > 0 else 0
-
     def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
         """Return each request's seconds alone on a replica; prompts in chunks of `chunk`."""
         prefills = np.ones(len(prompt)) if chunk is None else np.ceil(prompt / chunk)
@@ -174,14 +166,6 @@ class RooflineSteps:
             linear = self._decode(sequences)
         return self.fixed + max(self.host, linear + self.per_context_token * context + self.per_pair * attended)
 
-    def _short(self, sequences: int, context: int) -> float:
-        """Return for how many next steps the host's time to issue kernels is the limit."""
-        slope = self.per_context_token * sequences
-        lacking = self.host - self._decode(sequences) - self.per_context_token * context
-        if lacking <= 0:
-            return 0.0
-        return lacking / slope if slope > 0 else math.inf
-
     def decoding(self, steps: int, sequences: int, context: int) -> float:
         """Return the seconds of `steps` decoding steps in a row.
 
@@ -191,24 +175,11 @@ class RooflineSteps:
         first = self._decode(sequences) + self.per_context_token * context
         short = 0
         if first < self.host:
-            short = min(steps, math.ceil(min(self._short(sequences, context), steps)))
+            lacking = self.host - self._decode(sequences) - self.per_context_token * context
+            short = min(steps, math.ceil(min(lacking / slope, steps))) if slope > 0 else steps
         rest = steps - short
         # The steps short, short + 1, ..., steps - 1 each take first + slope · number.
         return steps * self.fixed + short * self.host + rest * first + slope * (rest * (steps + short - 1) / 2)
-
-    def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        short = self._short(sequences, context)
-        flat = self.fixed + self.host
-        if short > 0 and seconds <= math.ceil(min(short, 2**60)) * flat:
-            return int(seconds / flat)
-        begun = math.ceil(short)
-        first = self.seconds_for(0, sequences, context + sequences * begun)
-        growth = self.per_context_token * sequences
-        rest = max(0.0, seconds - begun * flat)
-        if growth <= 0:
-            return begun + (int(rest / first) if first > 0 else 0)
-        base = first - growth / 2
-        return begun + int((math.sqrt(base * base + 2 * growth * rest) - base) / growth)
 
     alone = _alone
 
@@ -291,13 +262,7 @@ class KernelSteps:
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
         each, attention = self._decode(sequences)
-        return self._walk(each, attention, context / sequences, steps=steps, limit=math.inf)[1]
-
-    def _walk(self, each: float, attention: tuple[float, ...], mean: float, steps: int, limit: float) -> (
-        tuple[int, float]
-    ):  # fmt: skip
-        """Return (steps, seconds) that fit into `limit` s; `mean`: mean context at first."""
-        done, seconds, contexts = 0, 0.0, self.contexts
+        done, seconds, contexts, mean = 0, 0.0, self.contexts, context / sequences
         place = _segment(contexts, mean)
         while done < steps:
             low, high = contexts[place], contexts[place + 1]
@@ -306,17 +271,9 @@ class KernelSteps:
             if place + 2 < len(contexts):
                 count = min(count, max(0, math.ceil(high - (mean + done))))
             first = each + attention[place] + slope * (mean + done - low)
-            sum_ = count * first + slope * (count * (count - 1) / 2)
-            if seconds + sum_ >= limit:
-                rest, base = limit - seconds, first - slope / 2
-                root = math.sqrt(max(0.0, base * base + 2 * slope * rest))
-                return done + int(2 * rest / (base + root)), limit
-            done, seconds, place = done + count, seconds + sum_, place + 1
-        return done, seconds
-
-    def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        each, attention = self._decode(sequences)
-        return self._walk(each, attention, context / sequences, steps=1 << 60, limit=max(0.0, seconds))[0]
+            seconds += count * first + slope * (count * (count - 1) / 2)
+            done, place = done + count, place + 1
+        return seconds
 
     alone = _alone
 

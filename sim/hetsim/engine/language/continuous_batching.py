@@ -162,7 +162,7 @@ class Replica(Members):
         """Complete the current steps: count their tokens, and end the finished requests."""
         stage, sequences = self.stage, self.sequences
         stage.under_way = False
-        self._charge(self.clock._now)
+        stage.charge(self.prefill, self.clock._now)
         self._row(self.clock._now)
         if self.unseen:
             self._show()
@@ -180,15 +180,6 @@ class Replica(Members):
             self.looked = sequences.steps
         stage.reading = 0  # after `_row`, which writes it
 
-    def _charge(self, end: float) -> None:
-        """Charge the seconds computed until `end` in equal parts to the requests of the steps."""
-        stage, sequences = self.stage, self.sequences
-        part = stage.in_part(end) / (len(self.prefill) + (sequences.count if stage.decodes else 0))
-        for request, _ in self.prefill:
-            request.seconds += part
-        if stage.decodes:
-            sequences.share += part
-
     def split(self) -> None:
         """Record the ended steps of an event that covers several; keep the current step."""
         stage = self.stage
@@ -198,7 +189,7 @@ class Replica(Members):
         stage.count -= 1  # those that are over get a row of their own
         if stage.count:
             boundary = stage.after(stage.count)
-            self._charge(boundary)
+            stage.charge(self.prefill, boundary)
             self._row(boundary)
             stage.began, stage.lag = boundary, 0.0
         stage.count = 1
@@ -237,7 +228,7 @@ class Replica(Members):
         """Write the row of the last busy or idle period when the replica or the run ends."""
         stage = self.stage
         if stage.under_way:
-            self._charge(end)  # steps that the end of the run cuts off have been computed in part
+            stage.charge(self.prefill, end)  # steps that the end of the run cuts off have been computed in part
             if outcome == LAUNCH_RUNNING and stage.decodes and (done := stage.over_by(end)):
                 stage.count = done
                 self._row(stage.after(done))

@@ -6,10 +6,11 @@ per sequence), so the time of many steps has a closed form, and the steps are on
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hetsim.engine.kernel.clock import FINISH, Clock, Timer
-from hetsim.engine.language.generation import NAN
+from hetsim.engine.language.generation import NAN, Generation
 from hetsim.engine.language.sequences import Sequences
 from hetsim.model.step_times import StepTimes
 
@@ -54,19 +55,9 @@ class Steps:
 
     def cut(self) -> None:
         """Stop after the step in progress; the later steps do not happen."""
-        now, after = self.clock._now, self.after
-        elapsed = (now - self.began - self.lag) * self.rate
-        steps = self.times.steps_in(elapsed, self.sequences.count, self.sequences.context)
-        steps = max(1, min(steps, self.count))  # an estimate by the closed form: rounding is put right below
-        while steps > 1 and after(steps - 1) >= now:  # the step under way is the first that ends from now on
-            steps -= 1
-        while steps < self.count:
-            end = after(steps)
-            if end >= now:
-                self.count, self.ends_at = steps, end
-                self.clock.again(end, FINISH, self.timer)
-                return
-            steps += 1
+        if (steps := self.over_by(self.clock._now) + 1) < self.count:
+            self.count, self.ends_at = steps, self.after(steps)
+            self.clock.again(self.ends_at, FINISH, self.timer)
 
     def run_at(self, rate: float, power: float) -> None:
         """Change the devices' relative speed and power; move the end of the current step."""
@@ -79,17 +70,24 @@ class Steps:
             self.clock.again(self.ends_at, FINISH, self.timer)
         self.rate, self.power = rate, power  # after the work at the former ones has been counted
 
-    def in_part(self, end: float) -> float:
-        """Count the steps up to `end` (s); return computed seconds × relative power."""
-        computed = end - self.began - self.lag
+    def charge(self, prefill: Sequence[tuple[Generation, int]], end: float) -> None:
+        """Charge the seconds computed until `end`, in equal parts, to the requests of these steps.
+
+        Seconds are weighted by power (nominal: 1).  `prefill`: requests of which the step reads prompt tokens.
+        """
+        computed, sequences = end - self.began - self.lag, self.sequences
         if computed < 0.0:  # the devices still copy
             self.copied += computed
             computed = 0.0
-        if self.power == 1.0 and self.worked_until != self.worked_until:  # NaN: most steps by far are nominal
-            return computed
-        powered = self._weighted(computed, end)
-        self.surplus += (powered - computed) * self.width
-        return powered
+        part = computed
+        if self.power != 1.0 or self.worked_until == self.worked_until:  # not NaN: most steps by far are nominal
+            part = self._weighted(computed, end)
+            self.surplus += (part - computed) * self.width
+        part /= len(prefill) + (sequences.count if self.decodes else 0)
+        for request, _ in prefill:
+            request.seconds += part
+        if self.decodes:
+            sequences.share += part
 
     def _weighted(self, computed: float, end: float) -> float:
         if math.isnan(self.worked_until):  # one power from their begin on
