@@ -147,7 +147,8 @@ class Parts:
         call(state, scheduler.begin, self.view)
         if run.admission is not None and not inert(run.admission, "begin"):
             call(state, run.admission.begin, self.view)
-        self.serving.begin()
+        for one in self.serving.sets:
+            one.begin()
         if run.faults:
             FaultInjector(state, self.rounds, self.devices, faults=run.faults)
 

@@ -168,7 +168,8 @@ class Simulation:
             if queue.column is not None:
                 self._status_of(queue, end)
         self._close(end)
-        serving.close(end)
+        for one in serving.sets:
+            one.close(end)
         stats = {"rounds": state.rounds, "decisions": state.decisions, "launches": state.last_launch,
                  "bytes_moved": state.links.moved, "peak_memory": state.capacity.peak_memory(),
                  **state.loading.counts}  # fmt: skip

@@ -6,6 +6,8 @@ Each invariant is an assertion whose message describes the violation.
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from hetsim.engine.core.state import RunState, launches_on
 from hetsim.engine.flight.launch import BEFORE, COMPUTE, Launch
 from hetsim.engine.resources.occupancy import GpuState, NodeState
@@ -40,8 +42,6 @@ class Checker:
             self._items(now)
             defects = self.state.serving.defects()
             assert not defects, defects[0]
-            if self.checks % 64 == 1:  # linear in all tasks, so only every 64th time
-                self._columns()
         except AssertionError as error:
             raise InvariantError(f"t = {now:g} s: {error}") from error
 
@@ -61,20 +61,10 @@ class Checker:
             assert task.state == WAITING, f"{task} waits but is marked otherwise"
             assert row not in seen, f"{task} waits and runs"
             seen.add(row)
-        blocked = len(state.graph.blocked)
-        sent = None
-        if self.checks % 64 == 1:
-            state.sources.note_arrived()
-            sent = sum(1 for status in state.recorder.status if status >= UNFINISHED)
         self._requests(seen)
-        if sent is not None and not state.queues:
-            deferred = sum(1 for status in state.recorder.status if status == UNFINISHED)
-            deferred -= len(state.waiting) + in_launches + blocked
-            assert deferred >= 0, "more tasks in the system than have arrived"
-            assert sent == state.ended + len(state.waiting) + in_launches + blocked + deferred, "a task was lost"
-            # Only an admission policy defers tasks; else the missing tasks are requests in transit.
-            somewhere = deferred in (0, state.deferred) or state.input.admission is not None
-            assert somewhere, "a task is neither here nor there"
+        # Linear in all tasks, so only every 64th time; the columns of requests are written at the end of the run.
+        if self.checks % 64 == 1 and not state.queues:
+            self._columns(len(state.waiting) + in_launches + len(state.graph.blocked))
 
     def _requests(self, running: set[int]) -> None:
         state = self.state
@@ -225,12 +215,17 @@ class Checker:
                         there = places.present(item, device) or void
                         assert there, f"{task} computes without {places.items[item].name} on {device}"
 
-    def _columns(self) -> None:
-        state = self.state
-        if state.queues:
-            return  # these columns are written at the end of the run
-        recorder = state.recorder
-        arrivals = state.tasks.arrival
-        for row, status in enumerate(recorder.status):
-            in_order = status != COMPLETED or arrivals[row] <= recorder.start[row] <= recorder.finish[row]
-            assert in_order, f"row {row}: times out of order"
+    def _columns(self, there: int) -> None:
+        """Check the numbers and times of all tasks; `there`: those that wait, are blocked, or run."""
+        state, recorder = self.state, self.state.recorder
+        state.sources.note_arrived()
+        status, start = np.asarray(recorder.status), np.asarray(recorder.start)
+        unfinished = int((status == UNFINISHED).sum())
+        deferred = unfinished - there
+        assert deferred >= 0, "more tasks in the system than have arrived"
+        assert (status >= UNFINISHED).sum() == state.ended + unfinished, "a task was lost"
+        # Only an admission policy defers tasks; else the missing tasks are requests in transit.
+        somewhere = deferred in (0, state.deferred) or state.input.admission is not None
+        assert somewhere, "a task is neither here nor there"
+        in_order = (state.tasks.arrival <= start) & (start <= np.asarray(recorder.finish)) | (status != COMPLETED)
+        assert in_order.all(), f"row {in_order.argmin()}: times out of order"

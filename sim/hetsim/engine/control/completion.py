@@ -188,25 +188,15 @@ class Completion:
         for task, status, reason in doomed:  # grows while it is walked: a chain may be longer than the stack
             row = task.index
             state.waiting.pop(row, None)
-            fleet = state.serving.fleets.get(task.shape)
-            queued = bool(state.queues) and task.shape in state.queue_of
-            if fleet is not None:
-                fleet.gone(task)
-            elif queued:
-                queue = state.queue_of[task.shape]
-                if queue.remove(row):  # else it is in a batch, or still on its way
-                    state.requests_left -= 1
-                    queue.ring()
-                    if queue.fleet is not None:
-                        queue.fleet.gone(row)
-                elif task._history is None:
-                    queue.never()
+            service: Any = state.queue_of.get(task.shape, state.serving.fleets.get(task.shape))
+            if service is not None and service.gone(task):
+                state.requests_left -= 1
             task.state = ENDED
             self._status[row] = status
             self._finishes[row] = self.clock._now
             state.recorder.reasons[row] = reason
             state.ended += 1
-            if fleet is None and not queued:
+            if service is None:
                 call(state, state.scheduler.gone, task)
             if self._admitted_gone is not None:
                 call(state, self._admitted_gone, task)

@@ -48,7 +48,6 @@ class Starts:
         }  # fmt: skip
         # shapes of tasks that cost nothing to stop and resume
         self._free = frozenset(shape for shape in run.tasks.shapes if shape.stopping == Stopping())
-        self._generated = {service.shape: service for service in run.language}
 
     def start(self, decision: Start) -> None:
         """Start tasks; the usual case is handled here, all other ones in `start_fully`."""
@@ -107,9 +106,8 @@ class Starts:
         if len(batch) > limit:
             raise illegal(self.state, f"started {len(batch)} tasks as one batch; mode {mode} allows at most {limit}")
         for task in batch:
-            if task.shape in self._generated:
-                model = self._generated[task.shape]
-                text = f"but it is a request to {model}, a language model, whose replicas admit requests themselves"
+            if (fleet := self.state.serving.fleets.get(task.shape)) is not None:
+                text = f"but it is a request to {fleet.service}, a language model, whose replicas admit requests themselves"
                 raise illegal(self.state, f"started {task} on {placement}, {text}")
             if task.state != WAITING:
                 raise illegal(self.state, f"started {task} on {placement}, but it {STATES[task.state]}")
@@ -175,7 +173,7 @@ class Starts:
             holder.fleet.queue.remove(row)
         if tasks is not None and terms.first < 0:  # not always in order of arrival
             terms.oldest = min([task.arrival for task in tasks]) + queue.delay
-        terms.fresh = not (self.state.places.items or mode.on_cpu or (tasks and queue.started_before(tasks)))
+        terms.fresh = not (self.state.places.items or mode.on_cpu or (tasks and queue.returned and any([task._history is not None for task in tasks])))
         launch._tasks = tasks  # only requests that exist as objects
         self._run(launch)
         self._begin(launch)

@@ -167,12 +167,11 @@ class Replica(Members):
         if self.unseen:
             self._show()
         if stage.decodes:
-            while sequences.ends and sequences.ends[0][0] <= sequences.steps:
-                request = sequences.pop_complete()
-                if request is None:
-                    break
-                sequences.leave(request)
-                self.finish(request)
+            while sequences.count and sequences.ends[0][0] <= sequences.steps:
+                if not sequences.until_end():  # the first entry is not that of a request that has left
+                    request = sequences.ends[0][2]
+                    sequences.leave(request)
+                    self.finish(request)
         if self.prefill:
             for request, tokens in self.prefill:
                 self.prefilled(request, tokens)

@@ -206,23 +206,22 @@ class Fleet(KVTransfers):
         """Reduce the number of requests to come by one: a request will not arrive."""
         self.coming.total -= 1
 
-    def gone(self, task: Task) -> None:
-        """End a request early: its patience ended, or it was rejected or aborted."""
-        if task.index in self.answered:
-            del self.answered[task.index]
-            self.state.iterating -= 1
-            return
+    def gone(self, task: Task) -> bool:
+        """End a request early: its patience ended, or it was rejected or aborted; return False."""
         request = self.requests.pop(task.index, None)
-        if request is None:
+        if request is None and self.answered.pop(task.index, None) is None:
             self.never()
-            return
+            return False
         self.state.iterating -= 1
+        if request is None:
+            return False
         if self.lobby.pop(task.index, None) is None and request.state == QUEUED:
             request.replica.forget(request)
         if request.started and not request.leaves:  # the scheduler rejects one that waits again
             self.cut_off(request, self.clock._now)
             if request.source is not None:
                 request.source.let_go(request)
+        return False
 
     # Rows ---------------------------------------------------------------------------------------------------
 
@@ -288,10 +287,6 @@ class Serving:
             )  # fmt: skip
         self.sets: list[Any] = list(self.fleets.values())  # and those that form batches, in the order of services
 
-    def begin(self) -> None:
-        for one in self.sets:
-            one.begin()
-
     def lose(self, launches: list[Resident], outcome: int = LAUNCH_LOST) -> None:
         """Remove and replace replicas; `outcome`: LAUNCH_LOST (failed) or LAUNCH_STOPPED."""
         for one in self.sets:
@@ -320,10 +315,6 @@ class Serving:
         why = f"; {missing} {lack}" if missing else ""
         count = sum(len(one.requests) for one in self.sets)
         return RunError(f"{count} requests wait for replicas, and no event is left that could serve them{why}")
-
-    def close(self, end: float) -> None:
-        for one in self.sets:
-            one.close(end)
 
     def defects(self) -> list[str]:
         return [text for one in self.sets for replica in one.all for text in replica.defects()]

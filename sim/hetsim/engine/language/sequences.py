@@ -58,17 +58,9 @@ class Sequences:
         self.context -= tokens
         self.residues[(tokens - self.steps) % self.memory.block] -= 1
 
-    def pop_complete(self) -> Generation | None:
-        ends = self.ends
-        while ends and ends[0][0] <= self.steps:
-            end, _, request = heappop(ends)
-            if request.end == end and request.replica is self.replica:  # else it has left, or begun again
-                return request
-        return None
-
     def until_end(self) -> int:
         """Return the number of steps until the first sequence ends; there must be one."""
-        ends = self.ends
+        ends = self.ends  # with entries of requests that have left, or have begun again
         while ends[0][2].end != ends[0][0] or ends[0][2].replica is not self.replica:
             heappop(ends)
         return ends[0][0] - self.steps

@@ -150,7 +150,7 @@ class Queue:
         self.by_readiness = predecessors is None or not any(predecessors[row] for row in service.rows.tolist())
         self._seen: dict[int, Task] = {}  # objects of requests of the column, by row, as far as they were looked at
         self._one_class: bool | None = None
-        self._returned = False  # True if any request has come back from a batch that was stopped
+        self.returned = False  # True if any request has come back from a batch that was stopped
         self.timer = Timer(self._enough)
         self.fleet: Any = None  # the replicas that serve these requests, if they do; each has a queue of its own
         self.holder: Any = None  # the replica of which this is the queue
@@ -159,7 +159,7 @@ class Queue:
         """Return an empty queue for the requests routed to one replica (`holder`)."""
         queue = copy(self)  # cache and noise are those of the service
         queue.holder, queue.fleet, queue.coming, queue.timer = holder, None, OneByOne(0), Timer(queue._enough)
-        queue._apart, queue._first, queue._seen, queue._returned, queue.wanted = [], 0, {}, False, 1
+        queue._apart, queue._first, queue._seen, queue.returned, queue.wanted = [], 0, {}, False, 1
         return queue
 
     # Which requests wait --------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Queue:
         if self._one_class is None:
             code, rows = self.table.class_code, self.service.rows
             self._one_class = code is None or bool((code[rows] == code[rows[0]]).all())
-        return self.service.alike and self._one_class and not self._returned
+        return self.service.alike and self._one_class and not self.returned
 
     @property
     def apart(self) -> bool:
@@ -333,7 +333,7 @@ class Queue:
 
     def push(self, task: Task) -> None:
         """Return a request of a stopped batch to the queue."""
-        self._returned = True  # from now on requests are no longer alike
+        self.returned = True  # from now on requests are no longer alike
         self.ring(True)
         self._insert(task)
 
@@ -361,6 +361,17 @@ class Queue:
             self._seen.pop(row, None)
             self.head_at += 1
         return True
+
+    def gone(self, task: Task) -> bool:
+        """Forget a request that ends early; return True if it waits here, False if it is elsewhere."""
+        if self.remove(task.index):
+            self.ring()
+            if self.fleet is not None:
+                self.fleet.gone(task.index)
+            return True
+        if task._history is None:  # it is on its way here, not in a batch
+            self.never()
+        return False
 
     def _leave(self, count: int) -> None:
         self._first += count
@@ -395,10 +406,6 @@ class Queue:
         for row in rows:
             del self._seen[row]
         return tasks
-
-    def started_before(self, tasks: Sequence[Task]) -> bool:
-        """Return True if any of these requests has been in a batch before."""
-        return self._returned and any(task._history is not None for task in tasks)
 
     def _enough(self, _: Timer) -> None:
         if len(self) < self.wanted and not self.over:
