@@ -13,6 +13,7 @@ Cost: O(log joined requests) per request and per jump; if KV memory is short, al
 """
 
 import math
+from heapq import heappop
 
 from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.recorder import pack_steps
@@ -169,7 +170,7 @@ class Replica(Members):
         if stage.decodes:
             while sequences.count and sequences.ends[0][0] <= sequences.steps:
                 if not sequences.until_end():  # the first entry is not that of a request that has left
-                    request = sequences.ends[0][2]
+                    request = heappop(sequences.ends)[2]
                     sequences.leave(request)
                     self.finish(request)
         if self.prefill:
