@@ -72,7 +72,7 @@ class Service(ReplicaSet):
         ]
         for request in self.sent:
             self.clock.at(request.arrival, ARRIVAL, Later(self.arrived, request))
-        self.residents.begin()
+        self.begin()
 
     def arrived(self, request):
         self.requests[request.row] = request

@@ -60,7 +60,7 @@ class BatchReplica(Holder):
 
     def enqueue(self, request: Task) -> None:
         """Add a request to the queue: a new one, or one of a stopped batch."""
-        self.fleet.where[request.index] = self
+        self.fleet.requests[request.index] = self  # to which it was sent last
         (self.queue.join if request._history is None else self.queue.push)(request)
         self.add(1)
         self.queue.came()
@@ -124,7 +124,6 @@ class BatchFleet(ReplicaSet):
             size = min(mode.batch_limit, 1_000_000)
             kind.speed = size / mode.stages(size, size * seconds).total  # requests in a second, in full batches
         super().__post_init__()
-        self.where: dict[int, BatchReplica] = {}  # the replica to which each was sent last, by row
 
     def arrived(self, task: Task) -> None:
         """Route a request that has just arrived to a replica."""
@@ -132,7 +131,7 @@ class BatchFleet(ReplicaSet):
 
     def again(self, task: Task) -> None:
         """Requeue a request of a stopped batch, at another replica if its own is lost."""
-        replica = self.where[task.index]
+        replica = self.requests[task.index]
         replica.add(-1)
         up = all(self.state.capacity.of[one.index].up for one in replica.placement.devices)
         if up and replica in self.replicas:
@@ -141,9 +140,8 @@ class BatchFleet(ReplicaSet):
             self.lobby[task.index] = task  # its replica is about to be lost, which sends it on
 
     def gone(self, row: int) -> None:
-        del self.requests[row]
+        replica = self.requests.pop(row)
         if self.lobby.pop(row, None) is None:
-            replica = self.where[row]
             replica.queue.remove(row)
             replica.wake()
             self._ended(replica, 1)

@@ -43,7 +43,7 @@ class Replica(Members):
         self.foreseen = None
         if (rate, power) != (self.stage.rate, self.stage.power):
             self.split()
-            self.stage.run_at(rate, power)  # only the step under way is stretched
+            self.stage.run_at(self.prefill, rate, power)  # only the step under way is stretched
 
     # Boundaries ---------------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class Replica(Members):
             boundary = stage.after(stage.count)
             stage.charge(self.prefill, boundary)
             self._row(boundary)
-            stage.began, stage.lag = boundary, 0.0
+            stage.began = boundary
         stage.count = 1
 
     def _row(self, end: float) -> None:

@@ -4,7 +4,6 @@ While a replica only decodes, each step is longer than the one before by the sam
 per sequence), so the time of many steps has a closed form, and the steps are one event.
 """
 
-import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,33 +24,30 @@ class Steps:
     sequences: Sequences
     width: float  # number of devices that compute the steps
     under_way: bool = False
-    began: float = 0.0  # start time of the steps; `lag` seconds of copying come before the first step
-    lag: float = 0.0
+    began: float = 0.0  # start time of the steps, or of copying before a single step
+    since: float = 0.0  # time from which the computed seconds are not charged yet; not before copying ends
     count: int = 0
     ends_at: float = NAN  # end time of the last of these steps
     rate: float = 1.0  # speed of the slowest device; `power`: mean power; both relative to nominal
     power: float = 1.0
-    worked: float = 0.0  # computed seconds up to `worked_until`, weighted by power; updated when speeds change
-    worked_until: float = NAN
     decodes: bool = False
     reading: int = 0  # number of prompt tokens that the step prefills
     surplus: float = 0.0  # the period's energy in device-seconds at nominal power, minus its computed device-seconds
     copied: float = 0.0  # seconds of the period in which keys and values were copied and nothing was computed
 
     def begin(self, count: int, seconds: float, lag: float) -> None:
-        """Begin `count` steps of `seconds` in total, after `lag` seconds of copying."""
+        """Begin `count` steps of `seconds` in total; after `lag` s of copying if it is one."""
         clock = self.clock
-        self.began, self.lag, self.count, self.under_way = clock._now, lag, count, True
+        self.began, self.count, self.under_way = clock._now, count, True
+        self.since = self.began + lag
         self.copied += lag  # nothing is computed meanwhile, but the devices are held
         self.ends_at = ends_at = self.began + (lag + seconds / self.rate)
-        if self.worked_until == self.worked_until:  # not NaN
-            self.worked, self.worked_until = 0.0, NAN
         clock.at(ends_at, FINISH, self.timer)
 
     def after(self, steps: int) -> float:
         """Return the time at which the first `steps` of the current steps have ended."""
         sequences = self.sequences
-        return self.began + (self.lag + self.times.decoding(steps, sequences.count, sequences.context) / self.rate)
+        return self.began + self.times.decoding(steps, sequences.count, sequences.context) / self.rate
 
     def cut(self) -> None:
         """Stop after the step in progress; the later steps do not happen."""
@@ -59,45 +55,36 @@ class Steps:
             self.count, self.ends_at = steps, self.after(steps)
             self.clock.again(self.ends_at, FINISH, self.timer)
 
-    def run_at(self, rate: float, power: float) -> None:
+    def run_at(self, prefill: Sequence[tuple[Generation, int]], rate: float, power: float) -> None:
         """Change the devices' relative speed and power; move the end of the current step."""
-        now = self.clock._now
         if self.under_way:
-            begun = self.began + self.lag
-            self.worked += max(0.0, now - (begun if math.isnan(self.worked_until) else self.worked_until)) * self.power
-            self.worked_until = max(now, begun)
-            self.ends_at = self.worked_until + (self.ends_at - self.worked_until) * (self.rate / rate)
+            now = max(self.clock._now, self.since)
+            self.charge(prefill, now)  # at the former power
+            self.ends_at = now + (self.ends_at - now) * (self.rate / rate)
             self.clock.again(self.ends_at, FINISH, self.timer)
-        self.rate, self.power = rate, power  # after the work at the former ones has been counted
+        self.rate, self.power = rate, power
 
     def charge(self, prefill: Sequence[tuple[Generation, int]], end: float) -> None:
         """Charge the seconds computed until `end`, in equal parts, to the requests of these steps.
 
         Seconds are weighted by power (nominal: 1).  `prefill`: requests of which the step reads prompt tokens.
         """
-        computed, sequences = end - self.began - self.lag, self.sequences
+        computed, sequences = end - self.since, self.sequences
+        self.since = end
         if computed < 0.0:  # the devices still copy
             self.copied += computed
             computed = 0.0
-        part = computed
-        if self.power != 1.0 or self.worked_until == self.worked_until:  # not NaN: most steps by far are nominal
-            part = self._weighted(computed, end)
-            self.surplus += (part - computed) * self.width
+        part = computed * self.power
+        self.surplus += (part - computed) * self.width
         part /= len(prefill) + (sequences.count if self.decodes else 0)
         for request, _ in prefill:
             request.seconds += part
         if self.decodes:
             sequences.share += part
 
-    def _weighted(self, computed: float, end: float) -> float:
-        if math.isnan(self.worked_until):  # one power from their begin on
-            return computed * self.power
-        return self.worked + max(0.0, end - self.worked_until) * self.power
-
     def so_far(self) -> float:
-        """Return the seconds computed so far, weighted by mean power (1: nominal power)."""
-        now = self.clock._now
-        return self._weighted(max(0.0, now - self.began - self.lag), now)
+        """Return the computed seconds that are not charged yet, weighted by power."""
+        return max(0.0, self.clock._now - self.since) * self.power
 
     def over_by(self, end: float) -> int:
         """Return how many of these steps, except the last one, have ended before `end`."""
