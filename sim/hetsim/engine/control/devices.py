@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hetsim.engine.control.completion import Completion
@@ -10,7 +10,7 @@ from hetsim.engine.core.policy_errors import call, illegal
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, launches_on, lost_input
 from hetsim.engine.flight.launch import RESTORE, Launch, Resident
-from hetsim.engine.kernel.clock import FAULT, Later, Timer
+from hetsim.engine.kernel.clock import FAULT, Later
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.device import Device
@@ -27,8 +27,6 @@ class Devices:
     rounds: Rounds
     launches: Launches
     completion: Completion
-    # timers of devices that are waking up and accept no launch until then
-    waking: dict[int, Timer] = field(default_factory=dict)
 
     def state(self, device: Device) -> Any:
         states = self.run.capacity.of
@@ -42,6 +40,7 @@ class Devices:
         run.steady = False  # ends of launches may change from now on
         now = run.clock._now
         log = run.recorder.device_log
+        waking = state.sleeping and state.ready_at > now  # it accepts no launch until it is awake
         if wanted == "off":
             busy = launches_on(run, device)
             if isinstance(state, GpuState) and state.lane.fetching:
@@ -49,9 +48,7 @@ class Devices:
             if busy:
                 holds = f"{busy[0].holder} is on it" if isinstance(busy[0], Resident) else f"{busy[0].task} is on it"
                 raise illegal(run, f"puts {device} to sleep while {holds}")
-            if (waking := self.waking.pop(device.index, None)) is not None:
-                run.clock.cancel(waking)
-            elif state.sleeping:
+            if state.sleeping and not waking:
                 return
             if state.ready_at > now:  # it was waking: remove the future entry of the log
                 log.remove((state.ready_at, device.index, "awake", 0.0))
@@ -60,17 +57,15 @@ class Devices:
             if not state.sleeping:
                 self._set_asleep(device, True)
         elif wanted in ("on", "wake"):
-            if state.sleeping and device.index not in self.waking:
+            if state.sleeping and not waking:
                 state.ready_at = now + device.type.power.wake
                 log.append((now, device.index, "wake", 0.0))
                 log.append((state.ready_at, device.index, "awake", 0.0))
                 if wanted == "wake" and state.ready_at > now:
-                    self.waking[device.index] = timer = Later(self._awake, device)  # closed to launches until then
-                    run.clock.at(state.ready_at, FAULT, timer)
+                    run.clock.at(state.ready_at, FAULT, Later(self._awake, device, state.ready_at))
                 else:
                     self._set_asleep(device, False)  # open at once; what is placed there waits until it is awake
-            elif wanted == "on" and device.index in self.waking:
-                run.clock.cancel(self.waking.pop(device.index))
+            elif wanted == "on" and waking:
                 self._set_asleep(device, False)
         else:
             if (frequency := as_number(wanted)) is None or not 0 < frequency < math.inf:
@@ -85,10 +80,11 @@ class Devices:
         self._close(state, 0)
         call(run, run.scheduler.device, device, state.up and not asleep)
 
-    def _awake(self, device: Device) -> None:
-        del self.waking[device.index]
-        self._set_asleep(device, False)
-        self.rounds.changed("release")
+    def _awake(self, device: Device, at: float) -> None:
+        state = self.state(device)
+        if state.sleeping and state.ready_at == at:  # else it was opened, or put to sleep again
+            self._set_asleep(device, False)
+            self.rounds.changed("release")
 
     def partition(self, device: Device, layout: Any) -> None:
         """Set the MIG layout of a GPU; None: from now on, launches that start choose it."""

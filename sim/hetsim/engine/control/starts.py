@@ -209,19 +209,16 @@ class Starts:
         self._seat(launch, task, verb)
         self._run(launch)
         again = task._history is not None  # it was stopped before: something may have to be restored
-        if mode in self.quick and len(batch) == 1 and not (again and task.shape not in self._free):
-            for device in placement.devices:
-                if not self.state.capacity.of[device.index].normal:
-                    break
+        quick = mode in self.quick and len(batch) == 1 and not (again and task.shape not in self._free)
+        if quick and all([self.state.capacity.of[device.index].normal for device in placement.devices]):
+            if again:
+                launch.then = self.launches.end_resumed  # its row is added to those of earlier launches
             else:
-                if again:
-                    launch.then = self.launches.end_resumed  # its row is added to those of earlier launches
-                else:
-                    self._starts[task.index] = now
-                self.state.clock.at(now + work(launch), FINISH, launch)
-                if self.limits is not None:
-                    self.limits.watch(launch)
-                return
+                self._starts[task.index] = now
+            self.state.clock.at(now + work(launch), FINISH, launch)
+            if self.limits is not None:
+                self.limits.watch(launch)
+            return
         self._begin(launch)
         if self.signals.materialized is not None:
             self.signals.materialized(launch)
