@@ -141,7 +141,7 @@ def _take_apart(copy: Replica, requests: list[Generation]) -> None:
     for request in requests:
         request.replica = request.source = None
     copy.launch.then = copy.launch.holder = None
-    copy.sequences.replica = copy.periods.replica = None
+    copy.sequences.replica = None
     copy.policy = copy.fleet.batching = None  # the policy may know the replica
 
 

@@ -28,8 +28,8 @@ from hetsim.model.step_times import attended
 class Replica(Members):
     """One copy of the model, on devices that it occupies until it is stopped.
 
-    It consists of `memory` for keys and values, the `sequences` that decode, the steps in progress (`stage`), and the
-    busy `periods`.  Between two steps it preempts and joins requests, and plans the next step.
+    It consists of `memory` for keys and values, the `sequences` that decode, and the steps in progress with their busy
+    period (`stage`).  Between two steps it preempts and joins requests, and plans the next step.
 
     Policies see its attributes (`hetsim.policy.iterating.Replica`).
     """
@@ -37,7 +37,7 @@ class Replica(Members):
     def start(self, after: float) -> None:
         super().start(after)
         if not math.isnan(after):
-            self.periods.load = (after, self.clock._now)
+            self.stage.load = (after, self.clock._now)
 
     def run_at(self, rate: float, power: float) -> None:
         self.foreseen = None
@@ -82,12 +82,12 @@ class Replica(Members):
             lag += self.join()
         if not self.inside:
             self._show()
-            if self.periods.busy:  # nothing to do: the busy period is over
-                self.periods.end(LAUNCH_COMPLETED, self.clock._now)
+            if stage.busy:  # nothing to do: the busy period is over
+                stage.end_period(LAUNCH_COMPLETED, self.clock._now)
             self.fleet.rested(self)
             return
-        if not self.periods.busy:
-            self.periods.begin()
+        if not stage.busy:
+            stage.begin_period()
         if not self.prefilling:
             self._jump(gave_way, lag)
             return
@@ -232,7 +232,7 @@ class Replica(Members):
             if outcome == LAUNCH_RUNNING and stage.decodes and (done := stage.over_by(end)):
                 stage.count = done
                 self._row(stage.after(done))
-        self.periods.end(outcome, end)
+        stage.end_period(outcome, end)
 
     def seconds_of(self, request: Generation) -> float:
         """Return this replica's compute seconds for a request, current steps included."""

@@ -82,7 +82,7 @@ class Fleet(ReplicaSet):
         return OpenReplicas([replica for replica in replicas if replica.blocks >= request.need])
 
     def hand_over(self, request: Generation) -> None:
-        self.batch[request.row] = request.source.periods.launch
+        self.batch[request.row] = request.source.stage.launch
         self.send(request, True)
         self.scale(request.row)
 
@@ -148,7 +148,7 @@ class Fleet(ReplicaSet):
 
     def finished(self, request: Generation, replica: Any) -> None:
         recorder, row, now = self.recorder, request.row, self.clock._now
-        self.batch[row] = replica.periods.launch
+        self.batch[row] = replica.stage.launch
         self.compute[row] = now - recorder.start[row] - request.paused
         self.energy[row], self.received[row] = request.energy(request.seconds), request.received(request.seconds)
         if request.leaves:
@@ -298,8 +298,8 @@ class Fleet(ReplicaSet):
         """Record the partial work of a started request at an abort or the run's end."""
         request.task._launch = None
         replica, row = request.replica, request.row
-        if replica is not None and replica.periods.launch >= 0:
-            self.batch[row] = replica.periods.launch
+        if replica is not None and replica.stage.launch >= 0:
+            self.batch[row] = replica.stage.launch
         self.compute[row] = self.in_steps(request, end)
         seconds = request.seconds if replica is None else replica.sequences.part_of(request)
         self.energy[row], self.received[row] = request.energy(seconds), request.received(seconds)

@@ -9,7 +9,6 @@ from hetsim.engine.kernel.clock import TIMER
 from hetsim.engine.language.generation import DECODING, LOADING, NAN, OVER, PREFILLING, QUEUED, Generation
 from hetsim.engine.language.kv_memory import KVMemory
 from hetsim.engine.language.llm_service import Fleet
-from hetsim.engine.language.periods import Periods
 from hetsim.engine.language.sequences import Sequences
 from hetsim.engine.language.steps import Steps
 from hetsim.engine.residents.holder import Holder, HolderType
@@ -24,7 +23,7 @@ class Members(Holder):
     """State and requests of a replica; the subclass `Replica` decides its steps.
 
     It consists of `memory` for keys and values, the `sequences` that decode, the requests (waiting in `lines`, joined
-    in `inside`), the current steps (`stage`), and the busy `periods`.  It has the attributes that policies see
+    in `inside`), and the current steps with their busy period (`stage`).  It has the attributes that policies see
     (`hetsim.policy.iterating.Replica`).
     """
 
@@ -38,8 +37,9 @@ class Members(Holder):
         self.rows: Any = fleet.recorder.steps  # a forecast writes none
         self.memory = KVMemory(self.blocks, service.block, service.prefix_block)
         self.sequences = Sequences(self, self.memory)
-        self.stage = Steps(self.clock, self.launch, self.times, sequences=self.sequences, width=kind.width)
-        self.periods = Periods(self, self.stage, since=self.clock._now)
+        self.stage = Steps(
+            self.clock, self.launch, self.times, sequences=self.sequences, width=kind.width, recorded=self.clock._now
+        )  # fmt: skip
         self.lines: dict[str, list[Entry]] = {}  # by client (all: ""); one that is empty stays for its next request
         self.heads: dict[str, Generation] = {}  # the first waiting request of each of these lines
         self.chosen = ""  # the client whose request may join next
@@ -85,7 +85,7 @@ class Members(Holder):
 
     @property
     def idle(self) -> bool:
-        return not (self.outstanding or self.held or self.loading or self.periods.busy)
+        return not (self.outstanding or self.held or self.loading or self.stage.busy)
 
     @property
     def size(self) -> int:
@@ -274,7 +274,7 @@ class Members(Holder):
 
     def _begin(self, request: Generation) -> None:
         self.inside[request.row] = request
-        self.periods.count(request)
+        self.stage.take_part(request)
         if not math.isnan(request.paused_at):
             request.paused += self.clock._now - request.paused_at
             request.paused_at = NAN

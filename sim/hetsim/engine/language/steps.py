@@ -1,7 +1,8 @@
-"""The current steps of a replica, and their end if no event changes them.
+"""The steps of a replica: those under way, their end if no event changes them, and busy periods.
 
 While a replica only decodes, each step is longer than the one before by the same amount (the context grows by one token
-per sequence), so the time of many steps has a closed form, and the steps are one event.
+per sequence), so the time of many steps has a closed form, and the steps are one event.  Steps without a break form a
+busy period, which is a row of the table of launches, with the idle time before it.
 """
 
 from bisect import bisect_left
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from hetsim.engine.kernel.clock import FINISH, Clock, Timer
 from hetsim.engine.language.generation import NAN, Generation
 from hetsim.engine.language.sequences import Sequences
+from hetsim.model.record import LAUNCH_COMPLETED
 from hetsim.model.step_times import StepTimes
 
 
@@ -23,6 +25,7 @@ class Steps:
     times: StepTimes
     sequences: Sequences
     width: float  # number of devices that compute the steps
+    recorded: float  # time up to which rows record that the devices are occupied
     under_way: bool = False
     began: float = 0.0  # start time of the steps, or of copying before a single step
     since: float = 0.0  # time from which the computed seconds are not charged yet; not before copying ends
@@ -34,6 +37,13 @@ class Steps:
     reading: int = 0  # number of prompt tokens that the step prefills
     surplus: float = 0.0  # the period's energy in device-seconds at nominal power, minus its computed device-seconds
     copied: float = 0.0  # seconds of the period in which keys and values were copied and nothing was computed
+    load: tuple[float, float] | None = None  # start and end of loading the model, if no row records them yet
+    period: int = 0  # number of the busy period
+    launch: int = -1  # number of the current or last busy period in the launches table
+    busy: bool = False
+    busy_from: float = NAN
+    served: int = 0
+    leader: int = -1  # row of the first request that took part in the period; -1 if none has
 
     def begin(self, count: int, seconds: float, lag: float) -> None:
         """Begin `count` steps of `seconds` in total; after `lag` s of copying if it is one."""
@@ -89,3 +99,37 @@ class Steps:
     def over_by(self, end: float) -> int:
         """Return how many of these steps, except the last one, have ended before `end`."""
         return bisect_left(range(1, self.count), end, key=self.after)
+
+    # Busy periods -----------------------------------------------------------------------------------------------------
+
+    def begin_period(self) -> None:
+        self.launch = self.sequences.replica.fleet.number_launch()
+        self.busy, self.busy_from, self.copied = True, self.clock._now, 0.0
+
+    def take_part(self, request: Generation) -> None:
+        """Count a request in the busy period, once."""
+        if request.period != self.period:
+            request.period = self.period
+            self.served += 1
+            if self.leader < 0:
+                self.leader = request.row
+
+    def end_period(self, outcome: int, end: float) -> None:
+        """Write the row of a replica's busy period, with the idle time before it."""
+        replica, busy, load = self.sequences.replica, self.busy, self.load or (NAN, NAN)
+        if not busy and end <= self.recorded and self.load is None:
+            return
+        seconds = (end - self.busy_from - self.copied) * self.width if busy else 0.0
+        start = self.busy_from if self.load is None else load[0]
+        computed = end if busy and outcome == LAUNCH_COMPLETED else NAN
+        recorder = replica.fleet.recorder
+        recorder.period(
+            self.launch if busy else replica.fleet.number_launch(),
+            self.leader if self.leader >= 0 else int(replica.service.rows[0]), self.served, mode=replica.kind.position,
+            place=recorder.place_code(replica.placement, 0), outcome=outcome,
+            times=(self.recorded, start, *load, self.busy_from, computed, NAN, end), busy=seconds,
+            energy=(seconds + self.surplus) * replica.kind.watts
+        )  # fmt: skip
+        self.recorded, self.load, self.busy, self.busy_from = end, None, False, NAN
+        self.served, self.leader, self.surplus = 0, -1, 0.0
+        self.period += 1  # by which a request counts once in each period
