@@ -107,8 +107,8 @@ class Starts:
             raise illegal(self.state, f"started {len(batch)} tasks as one batch; mode {mode} allows at most {limit}")
         for task in batch:
             if (fleet := self.state.serving.fleets.get(task.shape)) is not None:
-                text = f"but it is a request to {fleet.service}, a language model, whose replicas admit requests themselves"
-                raise illegal(self.state, f"started {task} on {placement}, {text}")
+                text = f"a request to {fleet.service}, a language model, whose replicas admit requests themselves"
+                raise illegal(self.state, f"started {task} on {placement}, but it is {text}")
             if task.state != WAITING:
                 raise illegal(self.state, f"started {task} on {placement}, but it {STATES[task.state]}")
             its_own = task.shape.position.get(mode)
@@ -173,7 +173,8 @@ class Starts:
             holder.fleet.queue.remove(row)
         if tasks is not None and terms.first < 0:  # not always in order of arrival
             terms.oldest = min([task.arrival for task in tasks]) + queue.delay
-        terms.fresh = not (self.state.places.items or mode.on_cpu or (tasks and queue.returned and any([task._history is not None for task in tasks])))
+        again = tasks is not None and queue.returned and any(task._history is not None for task in tasks)
+        terms.fresh = not (self.state.places.items or mode.on_cpu or again)
         launch._tasks = tasks  # only requests that exist as objects
         self._run(launch)
         self._begin(launch)
@@ -210,7 +211,7 @@ class Starts:
         self._run(launch)
         again = task._history is not None  # it was stopped before: something may have to be restored
         quick = mode in self.quick and len(batch) == 1 and not (again and task.shape not in self._free)
-        if quick and all([self.state.capacity.of[device.index].normal for device in placement.devices]):
+        if quick and all(self.state.capacity.of[device.index].normal for device in placement.devices):
             if again:
                 launch.then = self.launches.end_resumed  # its row is added to those of earlier launches
             else:
