@@ -119,8 +119,8 @@ class Rules:
     """The results of a step are seen only after the next one (asynchronous scheduling)."""
     every: int = 1
     """Decoding steps between two looks at new requests."""
-    held: tuple[int, int] = (0, 0)
-    """Prompts wait until they have so many tokens, or for so many decoding steps."""
+    held: tuple[float, int] = (0.0, 0)
+    """Prompts wait until a step has this share of the most tokens, or for so many decoding steps."""
     memory: float = 0.9
     """Share of the memory for weights, keys and values; with TensorRT-LLM of what is free next to the weights."""
     fewer: int = 0
@@ -200,7 +200,7 @@ def rules_of(row: pd.Series) -> Rules:
     if row["family"] != "dense":
         return trtllm_rules(row)
     waits = row["gpus"] < 8 and (prompt, int(row["osl"])) == (1024, 1024)
-    return Rules(SHORTEST, 16384, held=(int(0.9 * 16384), 20) if waits else (0, 0))
+    return Rules(SHORTEST, 16384, held=(0.9, 20) if waits else (0.0, 0))
 
 
 def trtllm_rules(row: pd.Series) -> Rules:
@@ -214,10 +214,10 @@ def trtllm_rules(row: pd.Series) -> Rules:
         return Rules(SHORTEST, max(prompt + clients + 64, 20000), memory=0.85)
     groups = int(row["attention"])
     budget = max(prompt + clients * groups + 64, 8192 if day >= "2026-01-21" else 0)
-    memory, held, every = 0.75 if row["gpu"] == "h200" else 0.8, (0, 0), 1
+    memory, held, every = 0.75 if row["gpu"] == "h200" else 0.8, (0.0, 0), 1
     if row["gpu"] == "b200" and row["gemm_quant_mode"] != "nvfp4" and day >= "2026-01-21":
         if (prompt, output) == (1024, 1024) and clients * groups >= 64:
-            held = (int(0.8 * budget), 40)
+            held = (0.8, 40)
         memory = 0.75 if prompt == 8192 and row["gpus"] == 4 else memory
         memory = 0.7 if output == 8192 and clients * groups >= 256 else memory
     if groups > 1:

@@ -114,7 +114,7 @@ def replay(  # noqa: C901 - the rules of an engine, in one piece
     count = rounds * clients
     prompts = np.maximum(1, np.rint(prompt * generator.uniform(rules.shortest, 1.0, count))).astype(int).tolist()
     outputs = np.maximum(2, np.rint(output * generator.uniform(rules.shortest, 1.0, count))).astype(int).tolist()
-    mixed, budget, every, (tokens_held, steps_held) = rules.mixed, rules.budget, rules.every, rules.held
+    mixed, budget, every, (share_held, steps_held) = rules.mixed, rules.budget, rules.every, rules.held
     now, sent, decoded, context, used = 0.0, 0, 0, 0, 0  # used: tokens of what is being read, or of whole answers
     ticks = kept = 0  # decoding steps since the last look at requests, and since prompts wait
     waiting: deque[tuple[float, int]] = deque()
@@ -161,7 +161,8 @@ def replay(  # noqa: C901 - the rules of an engine, in one piece
             context -= prompts[request]
             waiting.appendleft((now, request))
         sequences = len(running)
-        wait = bool(running) and kept < steps_held and sum(prompts[one[0]] for one in reading) < tokens_held
+        wait = bool(running) and kept < steps_held
+        wait = wait and sum(prompts[one] - read for one, read in reading) + len(running) < share_held * budget
         made: list[int] = []
         if reading and not wait:
             left, read, pairs = budget - (sequences if mixed else 0), 0, 0
@@ -286,12 +287,11 @@ def room_of(server: Server, rules: Rules) -> int:
     divided, share = server.divided, rules.memory
     assert peak.memory is not None
     copies = divided.tensor if model.latent is not None else max(1.0, divided.tensor / model._kv_heads)
-    memory = peak.memory * (2**30 / 1e9) * divided.gpus
-    spare = (0.0 if server.engine == "sglang" else 5e9) * divided.gpus
-    left = share * memory - spare - model.bytes
-    if server.engine == "trtllm":
-        left = share * (memory - spare - model.bytes)
-    return max(0, int(left / divided.attention / (model.bytes_per_token * copies)))
+    memory = peak.memory * (2**30 / 1e9) * divided.tensor
+    spare = (0.0 if server.engine == "sglang" else 5e9) * divided.tensor
+    weights = model.bytes - model.expert_bytes * (1 - 1 / divided.attention)
+    left = share * (memory - spare - weights) if server.engine == "trtllm" else share * memory - spare - weights
+    return max(0, int(left / (model.bytes_per_token * copies)))
 
 
 def prepared(rows: pd.DataFrame, constants: dict[str, dict[str, float]]) -> pd.DataFrame:
@@ -629,8 +629,7 @@ def simulated(row: pd.Series) -> tuple[float, float]:
     """Mean time a token and to the first token of a row as `hetsim run` has it, of requests after the first of each."""
     server, rules, (clients, prompt, output, room) = row["server"], row["rules"], row["load"]
     known = json.loads(FILE.read_text(encoding="utf-8"))["engines"][server.engine]
-    model = architecture(server.model, server.formats).model_dump(exclude_none=True)
-
+    model, groups = architecture(server.model, server.formats).model_dump(exclude_none=True), server.divided.attention
 
     def spread(most: int) -> int | dict[str, object]:
         if rules.shortest == 1:
@@ -639,16 +638,20 @@ def simulated(row: pd.Series) -> tuple[float, float]:
 
     service = {
         "kind": "llm", "model": model, "gpu": server.gpu, "tensor_parallel": server.divided.tensor,
-        "engine": f"{server.engine}-{known['to']}", "front_end": f"{FRONT_END} s", "max_num_seqs": clients,
+        "data_parallel": groups, "expert_parallel": server.divided.expert, "replicas": groups,
+        "engine": f"{server.engine}-{known['to']}", "front_end": f"{FRONT_END} s", "max_num_seqs": clients - rules.fewer,
         "max_num_batched_tokens": rules.budget, "async_scheduling": rules.late, "scheduler_recv_interval": rules.every,
         "batching": {"name": "continuous", "phases": "mixed" if rules.mixed else "prefill_first"},
         "kv": {"tokens": max(1 << 16, room)}, "memory_share": 1.0,
     }  # fmt: skip
+    if rules.held[1]:
+        service |= {"batch_wait_max_tokens_ratio": rules.held[0], "batch_wait_timeout_iters": rules.held[1]}
     node = {"gpus": [{"type": server.gpu, "count": server.divided.gpus, "memory": "1 TB"}]}
     scenario = {
         "name": "measured", "seed": 1, "horizon": "10 h", "cluster": {"nodes": [node]},
         "workload": [{
-            "arrivals": {"process": "closed", "clients": clients, "think": "0 s"}, "count": ROUNDS * clients,
+            "arrivals": {"process": "closed", "clients": clients * groups, "think": "0 s"},
+            "count": ROUNDS * clients * groups,
             "tokens": {"prompt": spread(prompt), "output": spread(output)}, "service": service,
         }],
     }  # fmt: skip
@@ -657,9 +660,8 @@ def simulated(row: pd.Series) -> tuple[float, float]:
 
 
 def compared(frame: pd.DataFrame, count: int) -> None:
-    """Print how far the replay is from `hetsim run` on rows drawn at random that one replica can have."""
-    alone = frame[(frame["attention"] == 1) & (frame["moe_ep_size"].fillna(1) <= 1) & ~frame["saturated"]]
-    alone = alone[[not one.held[1] and not one.fewer for one in alone["rules"]]]  # `hetsim run` has no such rules
+    """Print how far the replay is from `hetsim run` on rows drawn at random that have enough memory."""
+    alone = frame[~frame["saturated"]]
     alone = alone[[room >= clients * (prompt + output) for clients, prompt, output, room in alone["load"]]]
     chosen = alone[alone["batch_size"] <= 128].sample(count, random_state=1)
     known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
@@ -672,7 +674,11 @@ def compared(frame: pd.DataFrame, count: int) -> None:
         tpot, ttft = simulated(row)
         ratios.append((run.tpot / tpot, run.ttft / ttft))
     print("replay over hetsim run, time a token and first token:")
-    print(pd.DataFrame(ratios, columns=["token", "first"]).describe().round(3).to_string())
+    table = pd.DataFrame(ratios, columns=["token", "first"])
+    rules = {"groups": chosen["attention"] > 1, "held": [one.held[1] > 0 for one in chosen["rules"]],
+             "prompts first": [not one.mixed for one in chosen["rules"]]}  # fmt: skip
+    print(table.assign(**{name: np.array(which, bool) for name, which in rules.items()}).round(3).to_string())
+    print(table.describe().round(3).to_string())
 
 
 def shipped_fits(known: dict[str, dict[str, Any]]) -> dict[str, np.ndarray]:

@@ -2,7 +2,7 @@
 
 Written for the tests from the rules in the guide, without the engine and its policies: orders, phases, reservations,
 clients that abort, prefixes, swapping, prefill apart from decode, devices that fail or slow down, results that are
-seen a step later, and replicas that look for requests after several steps.
+seen a step later, replicas that look for requests after several steps, and prompts that wait for others.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class Replica:
     """Requests with a first token, or (true) with their last one, that their clients do not see yet."""
     deaf: int = 0
     """Decoding steps since it last read prompts, or was idle."""
+    waited: int = 0
+    """Steps for which its prompts have waited for others."""
     step: dict[str, Any] | None = None
     steps: int = 0
 
@@ -75,13 +77,13 @@ class Service:
         self, arrival, prompt, output, budget=None, most=256, blocks=1 << 40, block=16, phases="mixed", order="fcfs",
         reserve="none", longest=None, pause=0, timeout=math.inf, client=None, weights=(1.0, 2.0), watermark=0.01,
         priority=None, names=None, prefix=0, swap=False, token_bytes=0, replicas=1, apart=None, devices=None, faults=(),
-        model=0.0, routing="least_outstanding", times=(F, S, P, C), late=False, every=1,
+        model=0.0, routing="least_outstanding", times=(F, S, P, C), late=False, every=1, waits=(0.0, 0),
     ):  # fmt: skip
         count, self.times = len(arrival), times
         self.arrival, self.prompt, self.output, self.longest = arrival, prompt, output, longest or output
         self.budget, self.most, self.blocks, self.block, self.phases = budget, most, blocks, block, phases
         self.order, self.reserve, self.pause, self.weights = order, reserve, pause, weights
-        self.late, self.every = late, every
+        self.late, self.every, self.waits = late, every, waits
         self.watermark = 0.0 if reserve != "none" else watermark
         self.client, self.priority = client or [""] * count, priority or [0] * count
         self.hashes, self.prefix, self.each = names or [()] * count, prefix, prefix // block
@@ -322,6 +324,11 @@ class Service:
     def begin(self, replica, lag):
         decoding, mixed, prefill = self.decoding(replica), self.phases == "mixed", []
         room = math.inf if self.budget is None else self.budget - (len(decoding) if mixed else 0)
+        (share, most), tokens = self.waits, sum(self.left[r] for r in replica.members)
+        if decoding and tokens and replica.waited < most and tokens + len(decoding) < share * (self.budget or 0):
+            room, replica.waited = 0, replica.waited + 1
+        else:
+            replica.waited = 0
         for r in replica.members:
             take = min(self.left[r], room)
             if not mixed and prefill and take < self.left[r]:

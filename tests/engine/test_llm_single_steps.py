@@ -91,7 +91,7 @@ def drawn(seed):
         "priority": rng.integers(0, 3, COUNT).tolist(), "names": names, "timeout": timeout,
     }  # fmt: skip
     limits = {"times": TIMES, "budget": budget, "most": most, "blocks": tokens // block, "block": block}
-    engine = {"late": pick(False, True), "every": pick(1, 1, 5)}
+    engine = {"late": pick(False, True), "every": pick(1, 1, 5), "waits": pick((0.0, 0), (0.5, 3), (1.0, 12))}
     return (arrival, prompt, output), {**rules, **way, **requests, **limits, **engine}
 
 
@@ -112,6 +112,8 @@ def simulated(load_, given):
     }  # fmt: skip
     if given["budget"] is not None:
         service["max_num_batched_tokens"] = given["budget"]
+        if given["waits"][1]:
+            service |= dict(zip(("batch_wait_max_tokens_ratio", "batch_wait_timeout_iters"), given["waits"], strict=True))
     if given["prefix"]:
         service["prefix_cache"] = {"tokens": given["prefix"]}
     if given["apart"] is None:

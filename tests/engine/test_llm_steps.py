@@ -57,6 +57,23 @@ def simulated(service, arrival, prompt, output, check=True, **entry):
     return Simulation(run, check=check).run()
 
 
+def test_prompts_wait_for_a_share_of_the_tokens_of_a_step():
+    """Steps of 1 s.  The second prompt waits at 2 s; the third makes 8 of 10 tokens; or 5 steps end the wait."""
+    waits = {"batch_wait_max_tokens_ratio": "80%", "batch_wait_timeout_iters": 5}
+    service = {"step": {"fixed": "1 s"}, "max_num_batched_tokens": 10, **waits}
+    for arrival, first in (([0, 1.5, 3.5], [1, 5, 5]), ([0, 1.5, 9.0], [1, 8, 15]), ([0, 30.0, 30.0], [1, 31, 31])):
+        record = simulated(service, arrival, [4, 3, 4], [20, 20, 20])
+        assert record.first_token.tolist() == first
+    assert simulated({**service, "max_num_batched_tokens": 4}, [0, 1.5], [2, 3], [9, 9]).first_token.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("without", ["batch_wait_timeout_iters", "max_num_batched_tokens"])
+def test_prompts_wait_only_with_a_share_of_a_known_number_and_a_time(without):
+    keys = {"batch_wait_max_tokens_ratio": 0.5, "batch_wait_timeout_iters": 5, "max_num_batched_tokens": 10}
+    with pytest.raises(ScenarioError, match=f"ratio: prompts wait .* give also {without}"):
+        load(scenario({"step": {"fixed": "1 s"}, **{key: one for key, one in keys.items() if key != without}}))
+
+
 # Models of a step -----------------------------------------------------------------------------------------------
 
 

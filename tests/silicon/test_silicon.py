@@ -232,6 +232,42 @@ def test_a_service_of_an_engine_runs_with_its_steps_front_end_and_defaults():
     assert load(scenario(front_end="3 ms")).build().language[0].request_delay == 0.003
 
 
+def grouped(**service):
+    given = {"model": "deepseek-r1", "gpu": "b200", "engine": "trtllm-1.2", "tensor_parallel": 1, "data_parallel": 8,
+             "expert_parallel": 4, "replicas": 8, "device": "b200", "uncertain": False}  # fmt: skip
+    return scenario(**given | service) | {"cluster": {"nodes": [{"gpus": [{"type": "b200", "count": 8}]}]}}
+
+
+def test_replicas_that_share_their_experts_attend_and_keep_for_themselves():
+    """The experts compute the tokens of 8 replicas, each of which has an eighth of their weights."""
+    figures, peak = model("deepseek-r1"), DEVICES["b200"]
+    service = load(grouped()).build().language[0]
+    made = kernels.kernels_of(figures, "b200", peak, "trtllm", kernels.Divided(1, 8, expert_tensor=2, expert=4))
+    assert service.kinds[0].step == made.steps(engines.fitted()["engines"]["trtllm"]["constants"])
+    alone = kernels.kernels_of(figures, "b200", peak, "trtllm", kernels.Divided(8, 1, expert_tensor=2, expert=4))
+    assert made.tokens["experts"][0] == pytest.approx(alone.tokens["experts"][3])  # 8 x 1 token: those of 8 tokens
+    weights = 256 * 58 * 3 * 7168 * 2048  # numbers of 8 bits of all experts
+    assert service.kinds[0].weights == pytest.approx(figures.bytes - weights * 7 / 8, abs=1)
+    stored = figures.stored(1) * 16
+    assert service.kinds[0].blocks == (int(0.9 * peak.memory) - service.kinds[0].weights) // stored
+
+
+@pytest.mark.parametrize(
+    ("service", "message"),
+    [
+        ({"replicas": 4}, "data_parallel: the number of replicas must be a multiple of 8; give replicas: 8"),
+        ({"expert_parallel": 3}, "expert_parallel: must divide the 8 GPUs and the 256 experts; got 3"),
+        ({"engine": None}, "data_parallel: needs a mixture of experts and measured kernels"),
+        ({"model": "llama-3.1-8b", "data_parallel": None}, "expert_parallel: needs a mixture of experts"),
+        ({"gpu": "mi300x"}, "engine: no measured kernels of this GPU"),
+        ({"replicas": None, "scale": {"name": "keep_alive", "max": 8}}, "is constant; omit scale"),
+    ],
+)  # fmt: skip
+def test_what_cannot_share_experts_is_said(service, message):
+    with pytest.raises(ScenarioError, match=message):
+        load(grouped(**service))
+
+
 def test_an_uncertain_service_draws_one_factor_a_replication():
     loaded = load(scenario(uncertain=True))
     first, again, other = (loaded.build(replication=number).language[0].kinds[0].step for number in (0, 0, 1))

@@ -440,7 +440,8 @@ def test_there_is_a_case_of_all_that_changes_nothing():
     assert {next(iter(case)) for case in without} == NO_CHANGE.keys() and len(without) == 42
 
 LANGUAGE = (
-    "also_on async_scheduling disaggregated drift engine front_end gpu interval kv max_num_batched_tokens "
+    "also_on async_scheduling batch_wait_max_tokens_ratio batch_wait_timeout_iters data_parallel disaggregated drift "
+    "engine expert_parallel front_end gpu interval kv max_num_batched_tokens "
     "max_output_tokens memory_share model. preemption prefix_cache replicas routing scale scale. "
     "scheduler_recv_interval slo start step.decode step.per_context_token step.per_prompt_token step.prefill "
     "step.roofline tensor_parallel uncertain"

@@ -14,7 +14,7 @@ from hetsim.model.mode import Mode, Shape
 from hetsim.model.step_times import StepTimes
 
 if TYPE_CHECKING:
-    from hetsim.model.units import Count, Fraction, Seconds, Whole
+    from hetsim.model.units import Count, Fraction, Seconds, Share, Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,10 @@ class LanguageService:
     """Clients see the results of a step after the replica's next step, or when it has become idle."""
     scheduler_recv_interval: Count = 1
     """Decoding steps between two looks at new requests. A step that read prompts is followed by a look."""
+    batch_wait_max_tokens_ratio: Share = 0.0
+    """While answers run, prompts wait until a step has this share of max_num_batched_tokens."""
+    batch_wait_timeout_iters: Count = 0
+    """Maximum number of decoding steps for which prompts wait (batch_wait_max_tokens_ratio)."""
     max_sequences: int = 256
     max_output: int | None = None
     """Maximum answer length that each request announces; 0: it announces its exact length; None: it announces none."""

@@ -26,7 +26,7 @@ from hetsim.model import step_times as steps
 from hetsim.model import tasks as task
 from hetsim.workload.costs import measured_training, roofline
 
-VERSION = 9  # Version of the files of `record/`.  Older versions are read; version 0 is not stated.
+VERSION = 10  # Version of the files of `record/`.  Older versions are read; version 0 is not stated.
 _TABLE: dict[type, str] = {
     record.RunInput: "run: name cluster tasks random horizon warmup policy services language warnings grace traces "
         "decisions",
@@ -71,7 +71,7 @@ _TABLE: dict[type, str] = {
     service.ScaleBounds: "autoscaling: least=min_replicas most=max_replicas every roles",
     service.LanguageService: "language_service: name shape rows kinds block token_bytes budget=max_num_batched_tokens "
         "max_sequences max_output swap scaling prefix_block ttft tpot request_delay response_delay "
-        "key start async_scheduling scheduler_recv_interval",
+        "key start async_scheduling scheduler_recv_interval batch_wait_max_tokens_ratio batch_wait_timeout_iters",
     service.ReplicaStart: "replica_start: fixed warm sources share",
     service.ReplicaKind: "replica_kind: step blocks weights replicas prefillers mode",
     steps.LinearSteps: "linear_steps: fixed per_sequence per_prompt_token per_context_token decode prefill",

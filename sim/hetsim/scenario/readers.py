@@ -167,7 +167,7 @@ workload.service
     none: gpu tensor_parallel engine uncertain drift drift.cv drift.mean also_on memory_share kv max_num_batched_tokens
     none: step.per_sequence step.per_prompt_token step.per_context_token step.decode step.prefill step.roofline
     none: interval max_output_tokens preemption prefix_cache disaggregated front_end slo async_scheduling
-    none: scheduler_recv_interval
+    none: data_parallel expert_parallel scheduler_recv_interval batch_wait_max_tokens_ratio batch_wait_timeout_iters
     none: scale scale.name scale.min scale.max scale.every scale.roles
     none: model.name model.config start start.fixed start.warm start.from start.share replicas.*
 

@@ -76,15 +76,21 @@ def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
 
 
 @lru_cache(maxsize=64)
-def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSteps:
-    """Return step times of an engine (vllm-0.15) on `gpus` GPUs; ValueError: unknown."""
+def steps_of(model: Architecture, peak: Peak, gpus: int, text: str, data: int = 1, expert: int = 1) -> KernelSteps:
+    """Return step times of an engine (vllm-0.15) on `gpus` GPUs; ValueError: unknown.
+
+    data: number of replicas that share their experts, all of them with as many tokens in a step; expert: degree of
+    expert parallelism.
+    """
     (engine, figures), gpu = engine_of(text), gpu_of(peak)
     if peak.matrix_flops is None:
         raise ValueError("the peak of the GPU's matrix units is unknown")
+    if gpu is None and data * expert > 1:
+        raise ValueError(f"{NO_GPU}, but of data_parallel and expert_parallel only measured kernels are known")
     if gpu is None:
         return roofline_kernels(model, peak, gpus).steps(figures["unknown"])
     try:
-        kernels = kernels_of(model, gpu, peak, engine=engine, divided=Divided(gpus))
+        kernels = kernels_of(model, gpu, peak, engine=engine, divided=Divided(gpus, data, None, expert))
     except NotMeasured as reason:
         raise ValueError(f"{reason}; leave out engine to estimate the steps from figures of the GPU") from None
     return kernels.steps(figures["constants"])

@@ -88,7 +88,7 @@ class Replica(Members):
             return
         if not stage.busy:
             stage.begin_period()
-        if not self.prefilling:
+        if self._waits() or not self.prefilling:
             self._jump(gave_way, lag)
             return
         plan = call(self.fleet.state, self.policy.step, self)
@@ -125,6 +125,8 @@ class Replica(Members):
                 count = min(count, steps)
             if self.service.scheduler_recv_interval > 1:
                 count = min(count, self._until_look or self.service.scheduler_recv_interval)
+        if self.wait_ends:
+            count = min(count, self.wait_ends - sequences.steps)
         self.stage.decodes = True
         self.stage.begin(count, self.times.decoding(count, sequences.count, sequences.context), lag)
 
@@ -132,6 +134,16 @@ class Replica(Members):
     def _until_look(self) -> int:
         """Decoding steps until the replica looks for new requests; 0: now."""
         return (self.looked - self.sequences.steps) % self.service.scheduler_recv_interval
+
+    def _waits(self) -> bool:
+        """Return True if prompts that have joined wait for others: a step with them would have too few tokens."""
+        service, sequences = self.service, self.sequences
+        tokens = sum([one.to_prefill for one in self.prefilling]) if service.batch_wait_timeout_iters else 0
+        enough = service.batch_wait_max_tokens_ratio * (service.max_num_batched_tokens or 0)
+        waits = bool(tokens and sequences.count) and tokens + sequences.count < enough
+        ends = self.wait_ends or sequences.steps + service.batch_wait_timeout_iters
+        self.wait_ends = ends if waits and ends > sequences.steps else 0
+        return self.wait_ends > 0
 
     def _show(self) -> None:
         """Show clients the results of the step before."""

@@ -57,6 +57,7 @@ class Members(Holder):
         # results that clients see after the next step (`async_scheduling`): what shows them, and of which request
         self.unseen: list[tuple[Any, Generation]] = []
         self.looked = 0  # number of decoding steps when the replica last read prompts, or was idle
+        self.wait_ends = 0  # decoding steps after which waiting prompts are read (0: none wait for others)
         self.foreseen: Foreseen | None = None  # cached forecast of its requests; None after any event here
 
     # What policies see --------------------------------------------------------------------------------------

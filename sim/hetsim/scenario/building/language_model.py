@@ -172,7 +172,9 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
             return
         else:
             tokens = float((stream.extra["prompt_tokens"] + stream.extra["output_tokens"]).mean())
-            interval = of_engine("interval")(*service.figures, service.engine, (tokens, service.max_sequences))
+            model, gpu, gpus = service.figures
+            load = tokens, service.max_sequences
+            interval = of_engine("interval")(model, gpu, gpus * service.data_parallel, service.engine, load)
         text = f"{self.name}: steps{f' with {service.engine}' if service.engine else ''} take, {interval}"
         if text not in self.context.warnings:
             self.context.warnings.append(text)

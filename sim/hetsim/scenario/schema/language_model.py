@@ -92,7 +92,8 @@ class TokenLimits(Mirror):
 
 
 LIMITS = {"max_num_batched_tokens": Annotated[Count, Field(le=MAX_TOKENS)] | None}
-OWN = (*LIMITS, "async_scheduling", "scheduler_recv_interval")
+WAITS = "batch_wait_max_tokens_ratio", "batch_wait_timeout_iters"
+OWN = (*LIMITS, "async_scheduling", "scheduler_recv_interval", *WAITS)
 
 REPLACED = {"autoscale": "a policy: scale: {name: target_requests, min: 1, ...}",
             "timeout": "a key of the entry's clients: clients: {timeout: 5 min, at_timeout: cancel}"}  # fmt: skip
@@ -109,9 +110,9 @@ class LanguageModel(Profiled, Replicas):
 
     SECTION: ClassVar = "service"
     FIRST: ClassVar = (
-        "kind", "profile", "step", "gpu", "tensor_parallel", "engine", "uncertain", "interval", "drift", "device",
+        "kind", "profile", "step", "gpu", "tensor_parallel", "data_parallel", "expert_parallel", "engine", "uncertain", "interval", "drift", "device",
         "gpus", "replicas", "also_on", "model", "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs",
-        "async_scheduling", "scheduler_recv_interval", "max_output_tokens", "preemption", "prefix_cache",
+        "async_scheduling", "scheduler_recv_interval", *WAITS, "max_output_tokens", "preemption", "prefix_cache",
         "disaggregated", "scale", "network", "front_end", "slo", "batching",
     )  # fmt: skip
 
@@ -131,6 +132,12 @@ class LanguageModel(Profiled, Replicas):
     """GPU for the estimate: a name of `hetsim list models`, or matrix_flops, bandwidth, link, memory."""
     tensor_parallel: Count | None = None
     """Number of GPUs of a node over which each replica is divided; the same as gpus, give one of the two."""
+    data_parallel: Count = 1
+    """Number of replicas over which the experts of a layer are divided; each has its own attention, requests, keys and
+    values.  A step takes as long as if all of them had as many tokens.
+    """
+    expert_parallel: Count = 1
+    """Number of parts into which the experts of a layer are divided; the GPUs of a part divide each of its experts."""
     engine: EngineName | None = None
     """Serving engine and its version, such as vllm-0.15; replaces step.  A step then takes the kernel times measured
     for model on gpu with tensor_parallel, plus the engine's own times between kernels.
@@ -182,7 +189,9 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def weights(self) -> int:
-        return self.model.bytes if isinstance(self.model, Architecture) else self.model
+        if not isinstance(self.model, Architecture):
+            return self.model
+        return round(self.model.bytes - self.model.expert_bytes * (1 - 1 / self.data_parallel))
 
     @property
     def kinds(self) -> list[LanguageModel]:
@@ -207,6 +216,7 @@ class LanguageModel(Profiled, Replicas):
             "device": other.device, "gpus": gpus, "tensor_parallel": other.tensor_parallel, "kv": kv,
             "gpu": other.gpu or self.gpu, "step": step or self.step, "also_on": [],
             "engine": self.engine if step is None else None, "uncertain": self.uncertain and step is None,
+            "expert_parallel": self.expert_parallel if step is None else 1,
             "replicas": other.used("replicas"),
             "memory_share": self.memory_share if other.memory_share is None else other.memory_share,
         }  # fmt: skip
@@ -243,7 +253,7 @@ class LanguageModel(Profiled, Replicas):
     def times_of(self, factor: float) -> StepTimes:
         times: StepTimes = self.step.times(self.figures)
         if self.engine is not None and self.figures is not None:
-            times = of_engine("steps")(*self.figures, self.engine)
+            times = of_engine("steps")(*self.figures, self.engine, self.data_parallel, self.expert_parallel)
         return scaled(times, factor) if factor != 1.0 else times
 
     def _check_estimate(self) -> None:
@@ -251,6 +261,7 @@ class LanguageModel(Profiled, Replicas):
             raise KeyProblem("uncertain", "uncertain needs interval, or a measured engine; give engine: vllm-0.15, say")
         if self.interval is not None and not self.interval[0] < self.interval[1]:
             raise KeyProblem("interval", "the first number must be below the second, as in [0.97, 1.05]")
+        self._check_experts()
         if self.step.roofline is None:
             return
         if not isinstance(self.model, Architecture):
@@ -264,6 +275,21 @@ class LanguageModel(Profiled, Replicas):
                 self.times_of(1.0)
             except ValueError as problem:
                 raise KeyProblem("engine", str(problem)) from None
+
+    def _check_experts(self) -> None:
+        data, all_gpus = self.data_parallel, self.gpus * self.data_parallel
+        key = "data_parallel" if data > 1 else "expert_parallel"
+        if data * self.expert_parallel == 1:
+            return
+        if self.engine is None or not isinstance(self.model, Architecture) or self.model.experts == 1:
+            raise KeyProblem(key, "needs a mixture of experts and measured kernels; give model and engine: vllm-0.15")
+        if all_gpus % self.expert_parallel or self.model.experts % self.expert_parallel:
+            text = f"must divide the {all_gpus} GPUs and the {self.model.experts} experts; got {self.expert_parallel}"
+            raise KeyProblem("expert_parallel", text)
+        if data > 1 and (self.scale is not None or self.also_on):
+            raise KeyProblem(key, "the number of replicas that share their experts is constant; omit scale and also_on")
+        if data > 1 and any(count % data for count in self.starts(self)):
+            raise KeyProblem(key, f"the number of replicas must be a multiple of {data}; give replicas: {data}")
 
     @model_validator(mode="after")
     def _whole(self, info: ValidationInfo) -> LanguageModel:
@@ -338,6 +364,11 @@ class LanguageModel(Profiled, Replicas):
         if limit is not None and "max_num_seqs" in self.model_fields_set and limit < self.max_num_seqs:
             text = f"a step of {limit:,} tokens cannot decode {self.max_num_seqs:,} sequences (max_num_seqs)"
             raise KeyProblem("max_num_batched_tokens", f"{text}; it must be at least {self.max_num_seqs:,}")
+        given = bool(self.batch_wait_max_tokens_ratio), bool(self.batch_wait_timeout_iters)
+        if any(given) and not (all(given) and limit is not None):
+            text = "prompts wait for a share of max_num_batched_tokens, for a limited time; give also "
+            missing = [key for key, one in zip((*WAITS, *LIMITS), (*given, limit), strict=True) if not one]
+            raise KeyProblem(WAITS[not given[0]], text + " and ".join(missing))
         if kv is None:
             return
         if kv.per_token is None and kv.tokens is None:

@@ -297,6 +297,11 @@ class Architecture(Frozen):
         return WIDTHS[self.number_format.experts or self.number_format.weights]
 
     @property
+    def expert_bytes(self) -> float:
+        """Bytes of the weights of all experts."""
+        return self.experts * self.expert * self.expert_width
+
+    @property
     def dense_bytes(self) -> float:
         """Bytes of the weights that every token uses."""
         width = WIDTHS[self.number_format.weights]
@@ -305,7 +310,7 @@ class Architecture(Frozen):
     @property
     def bytes(self) -> int:
         first = 0.0 if self.tied else self.head * KEPT
-        return round(self.dense_bytes + self.experts * self.expert * self.expert_width + first)
+        return round(self.dense_bytes + self.expert_bytes + first)
 
     @property
     def attentions(self) -> list[Attention]:

@@ -354,7 +354,7 @@ def roofline_steps(model: Architecture, gpu: Peak, devices: int, reached: Effici
         per_token = sums * model.hidden * 2.0 * 2.0 * (devices - 1) / devices / (gpu.link * reached.link)
     return RooflineSteps(
         fixed=reached.fixed, host=reached.host, weights=model.dense_bytes * read,
-        experts=model.experts * model.expert * model.expert_width * read,
+        experts=model.expert_bytes * read,
         expert_share=model.active_experts / model.experts,
         per_token=(model.active_parameters - model.head + model.state_operations / 2) * multiply,
         per_answer=model.head * 2.0 / (peak * reached.compute),
