@@ -639,7 +639,8 @@ def simulated(row: pd.Series) -> tuple[float, float]:
     service = {
         "kind": "llm", "model": model, "gpu": server.gpu, "tensor_parallel": server.divided.tensor,
         "data_parallel": groups, "expert_parallel": server.divided.expert, "replicas": groups,
-        "engine": f"{server.engine}-{known['to']}", "front_end": f"{FRONT_END} s", "max_num_seqs": clients - rules.fewer,
+        "engine": f"{server.engine}-{known['to']}", "front_end": f"{FRONT_END} s",
+        "max_num_seqs": clients - rules.fewer,
         "max_num_batched_tokens": rules.budget, "async_scheduling": rules.late, "scheduler_recv_interval": rules.every,
         "batching": {"name": "continuous", "phases": "mixed" if rules.mixed else "prefill_first"},
         "kv": {"tokens": max(1 << 16, room)}, "memory_share": 1.0,

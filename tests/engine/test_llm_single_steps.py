@@ -113,7 +113,8 @@ def simulated(load_, given):
     if given["budget"] is not None:
         service["max_num_batched_tokens"] = given["budget"]
         if given["waits"][1]:
-            service |= dict(zip(("batch_wait_max_tokens_ratio", "batch_wait_timeout_iters"), given["waits"], strict=True))
+            keys = "batch_wait_max_tokens_ratio", "batch_wait_timeout_iters"
+            service |= dict(zip(keys, given["waits"], strict=True))
     if given["prefix"]:
         service["prefix_cache"] = {"tokens": given["prefix"]}
     if given["apart"] is None:

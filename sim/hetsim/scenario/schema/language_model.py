@@ -110,10 +110,11 @@ class LanguageModel(Profiled, Replicas):
 
     SECTION: ClassVar = "service"
     FIRST: ClassVar = (
-        "kind", "profile", "step", "gpu", "tensor_parallel", "data_parallel", "expert_parallel", "engine", "uncertain", "interval", "drift", "device",
-        "gpus", "replicas", "also_on", "model", "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs",
-        "async_scheduling", "scheduler_recv_interval", *WAITS, "max_output_tokens", "preemption", "prefix_cache",
-        "disaggregated", "scale", "network", "front_end", "slo", "batching",
+        "kind", "profile", "step", "gpu", "tensor_parallel", "data_parallel", "expert_parallel", "engine", "uncertain",
+        "interval", "drift", "device", "gpus", "replicas", "also_on", "model", "memory_share", "kv",
+        "max_num_batched_tokens", "max_num_seqs", "async_scheduling", "scheduler_recv_interval", *WAITS,
+        "max_output_tokens", "preemption", "prefix_cache", "disaggregated", "scale", "network", "front_end", "slo",
+        "batching",
     )  # fmt: skip
 
     USED: ClassVar = {"replicas": 1, "memory_share": FILLED}
