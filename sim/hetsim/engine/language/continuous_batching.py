@@ -136,7 +136,7 @@ class Replica(Members):
         return (self.looked - self.sequences.steps) % self.service.scheduler_recv_interval
 
     def _waits(self) -> bool:
-        """Return True if prompts that have joined wait for others: a step with them would have too few tokens."""
+        """Return True if prompts wait for others, because a step has too few tokens."""
         service, sequences = self.service, self.sequences
         tokens = sum([one.to_prefill for one in self.prefilling]) if service.batch_wait_timeout_iters else 0
         enough = service.batch_wait_max_tokens_ratio * (service.max_num_batched_tokens or 0)

@@ -174,7 +174,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
             tokens = float((stream.extra["prompt_tokens"] + stream.extra["output_tokens"]).mean())
             model, gpu, gpus = service.figures
             load = tokens, service.max_sequences
-            interval = of_engine("interval")(model, gpu, gpus * service.data_parallel, service.engine, load)
+            interval = of_engine("interval")(model, gpu, gpus * service.data_parallel, service.engine, load=load)
         text = f"{self.name}: steps{f' with {service.engine}' if service.engine else ''} take, {interval}"
         if text not in self.context.warnings:
             self.context.warnings.append(text)
