@@ -139,8 +139,9 @@ class PictureWarning(UserWarning):
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Return '; did you mean "x"?' for a similar name, else the empty string."""
-    near = difflib.get_close_matches(str(name), [one for one in known if one != name], n=1, cutoff=0.6)
-    return f'; did you mean "{near[0]}"?' if near else ""
+    names = {one.lower(): one for one in known if one != name}
+    near = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.6)
+    return f'; did you mean "{names[near[0]]}"?' if near else ""
 
 
 def suggested_key(name: str, known: Iterable[str]) -> str:

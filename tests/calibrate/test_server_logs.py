@@ -348,7 +348,7 @@ def test_the_posterior_has_the_factor_of_another_run_nine_of_ten_times(tmp_path)
         first, latency, _ = server.simulated(scaled(times, math.exp(measured)), front)
         spans = (latency - first) * np.exp(generator.normal(0.0, 0.1, len(first)))
         server.log = replace(server.log, ttft=first, latency=first + spans)
-        _, after = server_log.observed(server)
+        _, after = server_log.observed([server])
         inside += after.low <= math.exp(other) <= after.high
         narrower += after.high / after.low < prior.high / prior.low
     assert narrower == 200 and binomtest(inside, 200, 0.9).pvalue > 1e-3
@@ -374,7 +374,7 @@ def test_the_standard_error_of_a_pace_halves_with_four_times_the_requests(tmp_pa
     t_over_z = 1.8331 / 1.6449  # of nine degrees of freedom
     assert means == pytest.approx([0.1 / count**0.5 * t_over_z * lengthened for count in (100, 400)], rel=0.06)
     server.log = replace(server.log, output=flat)
-    before, after = server_log.observed(server)
+    before, after = server_log.observed([server])
     assert after is before and (before.low, before.high) == (0.8, 1.3)
 
 
@@ -415,8 +415,26 @@ def test_the_drift_of_a_service_is_in_its_interval_once(tmp_path):
     path.write_text(yaml.safe_dump(scenario({**KNOWN, "interval": prior, "drift": drift}, tokens=TOKENS)))
     log = write_log(tmp_path / "log.csv", run(0.5, 40, {**KNOWN, "drift": {"mean": 1.1}}))  # requests are alone
     server = Server(path, request_log.read(log, None, {}))
-    _, after = server_log.observed(server)
+    _, after = server_log.observed([server])
     assert after.normal == pytest.approx((0.0, 0.02 / 2**0.5), abs=2e-4)
+
+
+@pytest.mark.parametrize("drift", [None, {"cv": 0.03}])
+def test_several_logs_narrow_an_interval_as_runs_with_errors_of_their_own(tmp_path, monkeypatch, drift):
+    """Normal prior and measurements by hand; a log without answers says nothing; another run has a drift again."""
+    path, sigma = tmp_path / "server.yaml", 0.1
+    keys = {"interval": np.exp([-1.6449 * sigma, 1.6449 * sigma]).tolist()} | ({"drift": drift} if drift else {})
+    path.write_text(yaml.safe_dump(scenario({**KNOWN, **keys}, tokens=TOKENS)))
+    log = write_log(tmp_path / "log.csv", run(0.5, 40, KNOWN))
+    found = iter([(0.08, 0.01), (0.02, 0.03), (0.5, math.inf)])
+    monkeypatch.setattr(server_log, "pace", lambda *_: next(found))
+    _, after = server_log.observed([Server(path, request_log.read(log, None, {})) for _ in range(3)])
+    cv = 0.02 if drift is None else 0.03
+    own = sigma**2 - (0.02**2 if drift is None else 0.0)
+    weights = 1 / np.array([own, 0.01**2 + cv**2, 0.03**2 + cv**2])
+    middle = np.average([0.0, 0.08, 0.02], weights=weights)
+    spread = math.sqrt(1 / weights.sum() + (cv**2 if drift is None else 0.0))
+    assert after.normal == pytest.approx((middle, spread), rel=1e-6)
 
 
 @pytest.mark.parametrize(("drift", "expected"), [(None, 0.02 * 1.625**0.5), (0.03, 0.03 * 0.625**0.5)])

@@ -145,6 +145,7 @@ def test_experts_of_an_unmeasured_shape_have_the_times_of_the_nearest():
     ("text", "message"),
     [
         ("vllm-9.9", "the nearest is vllm-0"), ("vllm-0.1", "the nearest is vllm-0"),
+        ("trtllm-1.4.0rc2", "got 1.4.0rc2; the nearest is trtllm-1.3"),
         ("vllm", "engine must be an engine and its version, such as"), ("tgi-1.0",
             "engine must be an engine and its version, such as sglang-0.5,"),
     ],
@@ -152,6 +153,13 @@ def test_experts_of_an_unmeasured_shape_have_the_times_of_the_nearest():
 def test_an_engine_outside_its_versions_is_refused_and_the_nearest_named(text, message):
     with pytest.raises(ValueError, match=message):
         engines.engine_of(text)
+
+
+def test_versions_of_candidates_and_later_builds_are_those_of_their_release():
+    """TensorRT-LLM was measured with 1.2.0rc6.post3, SGLang with 0.5.5.post3: their own names are accepted."""
+    for name in ("trtllm-1.2.0rc6.post3", "sglang-0.5.5.post3", "vllm-0.15.0rc1"):
+        assert engines.engine_of(name)[0] == name.partition("-")[0]
+    assert "async_scheduling" not in engines.defaults("vllm-0.13.0rc2")
 
 
 def test_levels_of_support():

@@ -41,8 +41,8 @@ LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives 
               help="With --from: the shape of the times; replaces the choice by cross-validation.")  # fmt: skip
 @click.option("--server", "scenario", type=FILE, metavar="YAML",
               help="With --from, --observe: a scenario of the server whose requests were measured.")  # fmt: skip
-@click.option("--observe", type=FILE, metavar="LOG",
-              help="Narrow the interval of the engine of --server with a log of requests.")  # fmt: skip
+@click.option("--observe", multiple=True, type=FILE, metavar="LOG",
+              help="Narrow the interval of the engine of --server with a log of requests (repeatable).")  # fmt: skip
 @click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...",
               help="Batch sizes to measure.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True,
@@ -67,7 +67,7 @@ LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives 
 def calibrate(
     context: click.Context,
     model: str | None, tables: tuple[str, ...], batch: str | None, time_: str | None, unit: str | None,
-    rows: tuple[str, ...], samples: bool, shape: str | None, scenario: Path | None, observe: Path | None,
+    rows: tuple[str, ...], samples: bool, shape: str | None, scenario: Path | None, observe: tuple[Path, ...],
     batches: str, repeats: int, where: str, out: Path, name: str | None, force: bool, profile: Path | None,
     rates: tuple[float, ...], seconds: float, seed: int, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
@@ -92,16 +92,16 @@ def calibrate(
         return
     from hetsim.model.units import TIME
 
-    if (model is not None) + bool(tables) + (observe is not None) != 1:
+    if (model is not None) + bool(tables) + bool(observe) != 1:
         raise click.UsageError("give one of --model (measure here), --from (times measured elsewhere) and --observe")
     if unit is not None and unit not in TIME:
         raise click.UsageError(f"--unit must be one of {', '.join(TIME)}; got {unit}")
-    if observe is not None:
+    if observe:
         from hetsim.calibrate import llm_command
 
         if unused := [one.opts[0] for one in context.command.params if one.name in given and one.name not in OBSERVED]:
             raise click.UsageError(f"{unused[0]} has no effect with --observe; leave it out")
-        target = llm_command.profile_path(out, name or observe.stem, "service", force)
+        target = llm_command.profile_path(out, name or observe[0].stem, "service", force)
         llm_command.observe(observe, unit, _picked(rows), scenario, target=target, as_json=as_json, quiet=quiet)
         return
     if model is None:

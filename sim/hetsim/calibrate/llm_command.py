@@ -115,23 +115,24 @@ def logs(
 
 
 def observe(
-    path: Path, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path, as_json: bool, quiet: bool
-) -> None:
-    """Narrow the error interval of an engine's step times with a log; write a profile."""
+    paths: tuple[Path, ...], unit: str | None, where: dict[str, str], scenario: Path | None, target: Path,
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Narrow the error interval of an engine's step times with logs; write a profile."""
     from hetsim.calibrate import server_log
     from hetsim.calibrate.server_log import Server, service_of
 
     if scenario is None:
         raise click.UsageError("--observe needs --server YAML: a scenario with the server's engine, model and GPU")
-    server = Server(scenario, request_log.read(path, unit, where))
-    prior, posterior = server_log.observed(server)
+    servers = [Server(scenario, request_log.read(path, unit, where)) for path in paths]
+    (prior, posterior), what = server_log.observed(servers), ", ".join(map(str, paths))
     before, after = ([round(one.low, 6), round(one.high, 6)] for one in (prior, posterior))
     service = {**service_of(scenario), **({} if posterior is prior else {"interval": after})}
-    profile = {"service": service, "measured": {"from": str(path), "interval_before": before}}
+    profile = {"service": service, "measured": {"from": what, "interval_before": before}}
     lines = [f"before: steps take, {prior}", f"after:  {posterior}"]
     console.result(as_json, lambda: profile, lambda: lines)
     if not before[0] <= after[1] or not after[0] <= before[1]:
-        text = f"the intervals before and after {path} do not overlap"
+        text = f"the intervals before and after {what} do not overlap"
         console.warnings([f"{text}; does {scenario} describe its server?"], quiet)
     write_profile(target, profile, quiet)
 

@@ -396,8 +396,9 @@ def pace(server: Server, times: StepTimes, front_end: float) -> tuple[float, flo
     raise file_error(server.log.path, f"{text}; does the scenario describe this server?")
 
 
-def observed(server: Server) -> tuple[Interval, Interval]:
-    """Return the interval of real / predicted step times before and after using a log."""
+def observed(servers: list[Server]) -> tuple[Interval, Interval]:
+    """Return the interval of real / predicted step times before and after using logs."""
+    server = servers[0]
     service, within = server.service, server.drift
     if service.interval is not None:
         prior = Interval(*service.interval)
@@ -408,8 +409,13 @@ def observed(server: Server) -> tuple[Interval, Interval]:
     else:
         tokens = float((server.log.prompt + server.log.output).mean())
         prior = interval(*service.figures, service.engine, (tokens, service.max_sequences))
-    factor, error = pace(server, service.times, service.front_end)
-    return prior, prior.updated(factor, error, server.drift, within=within, again=service.drift is None)
+    posterior, paces = prior, [pace(one, service.times, service.front_end) for one in servers]
+    known = [(factor, error) for factor, error in paces if not math.isinf(error)]
+    for left, (factor, error) in zip(reversed(range(len(known))), known, strict=True):  # the last adds another run
+        again = not left and service.drift is None
+        posterior = posterior.updated(factor, error, server.drift, within=within, again=again)
+        within = 0.0
+    return prior, posterior
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:

@@ -28,6 +28,7 @@ from hetsim.workload.costs.roofline import DEVICES, Efficiency, Peak, device, ro
 
 QUANTILE = 1.6449  # of the standard normal distribution, for intervals with 90 %
 NO_GPU = "no measured kernels of this GPU"
+RELEASE = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4})+(rc[0-9]{1,4})?(\.post[0-9]{1,4})?")
 NODE = (1, 2, 4, 8)  # numbers of GPUs of a node over which `support` divides a model
 
 
@@ -41,7 +42,7 @@ def engine_of(text: str) -> tuple[str, dict[str, Any]]:
     """Return name and constants of an engine such as vllm-0.15; ValueError if unknown."""
     engines = fitted()["engines"]
     name, _, version = text.partition("-")
-    if name not in engines or not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})+", version):
+    if name not in engines or not RELEASE.fullmatch(version):
         said = ", ".join(f"{one}-{figures['to']}" for one, figures in engines.items())
         raise ValueError(f"engine must be an engine and its version, such as {said}; got {text}")
     first, last = engines[name]["from"], engines[name]["to"]
@@ -54,7 +55,7 @@ def engine_of(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def numbered(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))[:2]
+    return tuple(map(int, re.findall("[0-9]+", version)))[:2]
 
 
 def gpu_of(peak: Peak) -> str | None:

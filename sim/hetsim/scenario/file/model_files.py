@@ -75,7 +75,8 @@ class _Config:
         if value is None and default is not None:
             return default
         if value is None or not is_number(value) or int(value) != value or not (default != 0) <= value <= 10**9:
-            self.refuse(key, "the key is missing" if value is None else f"must be a whole number; got {shown(value)}")
+            text = f"must be a whole number from {int(default != 0)}; got {shown(value)}"
+            self.refuse(key, "the key is missing" if value is None else text)
         return int(value)
 
     def part(self, name: str) -> dict[str, int]:
@@ -167,7 +168,8 @@ class _Config:
         kv = self.width(given.get("kv_cache_scheme", given.get("kv_cache_quant_algo")))
         width = self.width(scheme.get("weights")) if isinstance(scheme, dict) else None
         if width in (None, "bf16") or kv is None:
-            what = f"{shown(method)} with {shown(named)} is not supported"
+            detail = f"{given['bits']} bits" if "bits" in given else "these keys" if named is None else shown(named)
+            what = f"{shown(method)} with {detail} is not supported"
             self.refuse("quantization_config", what, "number_format: ... next to config")
         inputs = self.width(scheme["input_activations"]) if "input_activations" in scheme else width
         arithmetic = "fp4" if inputs == "nvfp4" else inputs if inputs in ("fp8", "int8") else "bf16"

@@ -45,7 +45,7 @@ def translate(
         if _is_word(detail) and any(_is_beside(other, detail) for other in details):
             continue  # told with the other forms
         word = words.get(detail["loc"][:-1])
-        message = _sentence(detail, model) if word is None else _or_word(detail, word, model)
+        message = sentence(detail, model) if word is None else _or_word(detail, word, model)
         if detail["type"] == "extra_forbidden":
             place = _place_of(str(detail["loc"][-1]), detail["loc"], model, data=data, prefix=prefix, holder=holder)
             message = f'unknown key "{detail["loc"][-1]}"{place}' if place else message
@@ -77,13 +77,13 @@ def _or_word(detail: Any, word: Any, model: type[BaseModel]) -> str:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     allowed = _words(word.get("ctx", {}))
     hint = suggestion(value, allowed) if isinstance(value, str) else ""
-    sentence = _sentence(detail, model)
+    text = sentence(detail, model)
     if kind in LIMITS:
         limit = f"a number that is {LIMITS[kind][0]} {_count(context[LIMITS[kind][1]])}"
         return f"must be {', '.join(allowed)} or {limit}; got {_count(value)}"
-    if sentence.startswith("must be ") and sentence.endswith(f"; got {shown(value)}"):
-        return f"must be {', '.join(allowed)} or {sentence.removeprefix('must be ')}{hint}"
-    return f"{sentence}; or give {' or '.join(allowed)}{hint}"
+    if text.startswith("must be ") and text.endswith(f"; got {shown(value)}"):
+        return f"must be {', '.join(allowed)} or {text.removeprefix('must be ')}{hint}"
+    return f"{text}; or give {' or '.join(allowed)}{hint}"
 
 
 def _words(context: dict[str, Any]) -> list[str]:
@@ -113,7 +113,8 @@ def _in_data(location: Iterable[Any], data: Any, kind: str) -> Path_:
     return tuple(path)
 
 
-def _sentence(detail: Any, model: type[BaseModel]) -> str:
+def sentence(detail: Any, model: type[BaseModel]) -> str:
+    """Return what is wrong with a value, from a detail of pydantic's ValidationError."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         key = str(detail["loc"][-1])

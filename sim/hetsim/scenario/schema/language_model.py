@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, Va
 from hetsim.errors import KeyProblem
 from hetsim.model.service import LanguageService
 from hetsim.model.step_times import StepTimes, scaled
-from hetsim.model.units import Bytes, Count, Degree, Name, Seconds, Share
+from hetsim.model.units import Bytes, Count, Degree, Fraction, Name, Seconds, Share
 from hetsim.scenario.fields import Mirror, Model, Short, keys_of
 from hetsim.scenario.file.profile_files import Profiled, included
 from hetsim.scenario.schema.cluster import NamedPeak
@@ -50,7 +50,7 @@ class AlsoOn(ReplicasOn):
 class Drift(Model):
     """Random variation of a server's speed between runs."""
 
-    cv: Share = 0.0
+    cv: Annotated[Fraction, Field(le=1)] = 0.0
     """Coefficient of variation of the lognormal factor on all steps of a replication."""
     mean: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """Mean factor on step times: with 1.05 steps take on average 5 % longer than `step` says."""

@@ -12,6 +12,7 @@ from hetsim.model.units import SIZE, Share, parse, shown
 from hetsim.registry import load_object
 from hetsim.scenario.fields import Mirror, Short, keys_of, unknown
 from hetsim.scenario.file import model_files
+from hetsim.scenario.file.problems import sentence
 from hetsim.scenario.schema.batch_tables import INLINE, short
 from hetsim.scenario.schema.service import StageSpec
 from hetsim.workload.costs import architectures
@@ -107,7 +108,7 @@ def _named(value: Any, info: ValidationInfo) -> Any:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            message = ": ".join(part for part in (file, where, first["msg"].removeprefix("Value error, ")) if part)
+            message = ": ".join(part for part in (file, where, sentence(first, Architecture)) if part)
             raise ValueError(message) from None
     if isinstance(value, str) and value in architectures.MODELS:
         return _architecture(value)
