@@ -309,7 +309,7 @@ class Recorder:
             return None
         columns = self._with_plain(columns, end)
         if not lean:
-            plain = count + np.flatnonzero(columns["outcome"][count:] == LAUNCH_COMPLETED)
+            plain: np.ndarray = count + np.flatnonzero(columns["outcome"][count:] == LAUNCH_COMPLETED)
             done, tasks = np.concatenate([done, plain]), np.concatenate([tasks, columns["task"][plain]])
             np.asarray(self.detail("energy"))[tasks] += columns["energy"][done] / columns["members"][done]
             for name, (since, until) in STAGE_SPANS.items():
