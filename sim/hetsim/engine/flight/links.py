@@ -26,6 +26,13 @@ class Pipe:
     group: "FlowGroup | None" = None
     booked: "Flow | None" = None  # last transfer booked on the pipe; it is over if its end has passed
 
+    @staticmethod
+    def fill_copies(pipes: "list[Pipe]", copies: "list[Pipe]", all_of: Callable[[list[Any]], list[Any]]) -> None:
+        """Fill a fork's empty pipes `copies` from `pipes`; `all_of` copies a list."""
+        groups, booked = all_of([pipe.group for pipe in pipes]), all_of([pipe.booked for pipe in pipes])
+        for old, new, group, flow in zip(pipes, copies, groups, booked, strict=True):
+            new.name, new.rate, new.group, new.booked = old.name, old.rate, group, flow
+
 
 Way = tuple[tuple[Pipe, ...], float]  # a path: its link directions, and its latency
 
