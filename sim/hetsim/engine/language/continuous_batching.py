@@ -88,7 +88,7 @@ class Replica(Members):
             return
         if not stage.busy:
             stage.begin_period()
-        if self._waits() or not self.prefilling:
+        if (self.service.batch_wait_timeout_iters and self._waits()) or not self.prefilling:
             self._jump(gave_way, lag)
             return
         plan = call(self.fleet.state, self.policy.step, self)
@@ -138,7 +138,7 @@ class Replica(Members):
     def _waits(self) -> bool:
         """Return True if prompts wait for others, because a step has too few tokens."""
         service, sequences = self.service, self.sequences
-        tokens = sum([one.to_prefill for one in self.prefilling]) if service.batch_wait_timeout_iters else 0
+        tokens = sum([one.to_prefill for one in self.prefilling])
         enough = service.batch_wait_max_tokens_ratio * (service.max_num_batched_tokens or 0)
         waits = bool(tokens and sequences.count) and tokens + sequences.count < enough
         ends = self.wait_ends or sequences.steps + service.batch_wait_timeout_iters

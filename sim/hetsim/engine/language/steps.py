@@ -5,7 +5,6 @@ per sequence), so the time of many steps has a closed form, and the steps are on
 busy period, which is a row of the table of launches, with the idle time before it.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -98,7 +97,14 @@ class Steps:
 
     def over_by(self, end: float) -> int:
         """Return how many of these steps, except the last one, have ended before `end`."""
-        return bisect_left(range(1, self.count), end, key=self.after)
+        last, seconds = self.count - 1, self.ends_at - self.began
+        # As if all took equally long: growing contexts put this off by a few.
+        steps = max(0, min(last, int(self.count * (end - self.began) / seconds))) if seconds > 0.0 else 0
+        while steps and self.after(steps) >= end:
+            steps -= 1
+        while steps < last and self.after(steps + 1) < end:
+            steps += 1
+        return steps
 
     # Busy periods -----------------------------------------------------------------------------------------------------
 
