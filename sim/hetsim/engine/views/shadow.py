@@ -92,13 +92,13 @@ class EarliestFit:
                 self.time, self._mode, place = max(self.forecast.now, time), mode, first
         if self._mode is None:
             return True  # it never fits
-        self._due = profile.due(place, self.time)
+        due = profile.due(place, self.time)
         if profile.pooled:
             self.anywhere = True
-            there = [launch.placement.mode for launch in self._due]
+            there = [launch.placement.mode for launch in due]
             self._free = profile.free(self._mode) + sum(mode.gpus for mode in there if mode.type is self._mode.type)
         else:
-            self._node = place
+            self._node, self._due = place, due
         return True
 
     def _walk(self, modes: list[Mode]) -> dict[Mode, int]:
@@ -172,13 +172,10 @@ class EarliestFit:
     def _sketch(self, number: int) -> Sketch:
         if (sketch := self._sketches.get(number)) is None:
             sketch = self._sketches[number] = Sketch(self._capacity.nodes[number], lasting=True)
-            over = [launch for launch in launches_since(self.state, self._last)
-                    if any(device.node == number for device in launch.placement.devices)
-                    and self.forecast.finish_of(launch) <= self.time]  # fmt: skip
-            if number == self._node:
-                over += [launch for launch in self._due if launch.number in self.state.running]
-            for launch in over:
-                sketch.release(launch.placement, launch)
+            for launch in [*launches_since(self.state, self._last), *self._due]:
+                here = any(device.node == number for device in launch.placement.devices)
+                if here and launch.number in self.state.running and self.forecast.finish_of(launch) <= self.time:
+                    sketch.release(launch.placement, launch)
         return sketch
 
     # Launches that go on beyond it --------------------------------------------------------------------------
