@@ -49,32 +49,37 @@ class Watched(dict[int, Any]):
 
 
 class Running:
-    """Remaining seconds of the compute-only launches of one device type and class.
+    """Remaining seconds of the launches of one device type and class.
 
-    `total` is the sum of the launches' expected end times; it needs no update as time passes.
+    `total` is the sum of the expected end times of compute-only launches; it needs no update as time passes.
     """
 
-    __slots__ = ("ends", "total", "heap")
+    __slots__ = ("ends", "total", "heap", "staged")
 
     def __init__(self) -> None:
         self.ends: dict[int, float] = {}
         self.total = 0.0
         self.heap: list[tuple[float, int]] = []
+        self.staged: dict[int, Any] = {}  # all other launches, by number
 
-    def add(self, number: int, end: float) -> None:
-        self.ends[number] = end
-        self.total += end  # the sum of ends: seconds left at any time by one subtraction
-        heappush(self.heap, (end, number))
+    def add(self, launch: Any) -> None:
+        if launch.table is None and launch.terms is None and len(launch.tasks) == 1:
+            self.ends[launch.number] = end = launch.decided + planned(launch)
+            self.total += end  # the sum of ends: seconds left at any time by one subtraction
+            heappush(self.heap, (end, launch.number))
+        else:
+            self.staged[launch.number] = launch
 
     def remove(self, number: int) -> None:
         if (end := self.ends.pop(number, None)) is not None:
             self.total = self.total - end if self.ends else 0.0  # exactly 0 when empty: rounding does not add up
 
-    def seconds(self, now: float) -> float:
+    def seconds(self, now: float, remaining: Callable[[Any], float]) -> float:
         heap = self.heap
         while heap and (heap[0][0] <= now or heap[0][1] not in self.ends):  # overdue by its estimate, or over
             self.remove(heappop(heap)[1])
-        return max(0.0, self.total - now * len(self.ends))  # of what is not overdue; rounding aside
+        plain = max(0.0, self.total - now * len(self.ends))  # of what is not overdue; rounding aside
+        return plain + sum(remaining(launch) for launch in self.staged.values())
 
 
 class Backlog:
@@ -84,8 +89,7 @@ class Backlog:
         self.state = state
         self.forecast = forecast
         self.waiting: dict[Key, list[Any]] = {}  # seconds and number of the tasks that wait
-        self.plain: dict[Key, Running] = {}
-        self.staged: dict[Key, dict[int, Any]] = {}
+        self.running: dict[Key, Running] = {}
         state.waiting = Watched(state.waiting, self.waits, self.leaves)
         state.running = Watched(state.running, self.runs, self.ends)
 
@@ -108,17 +112,12 @@ class Backlog:
         else:  # of a batch its first request's, which need not be an object
             table = self.state.tasks
             first = table.classes[0 if table.class_code is None else table.class_code[terms.rows[0]]]
-        key = key_of(launch.placement.mode.type, first)
-        if launch.table is None and terms is None and len(launch.tasks) == 1:
-            self.plain.setdefault(key, Running()).add(launch.number, launch.decided + planned(launch))
-        else:
-            self.staged.setdefault(key, {})[launch.number] = launch
+        self.running.setdefault(key_of(launch.placement.mode.type, first), Running()).add(launch)
 
     def ends(self, launch: Any) -> None:
-        for running in self.plain.values():  # in any sum: it may have got a timetable since
+        for running in self.running.values():
             running.remove(launch.number)
-        for launches in self.staged.values():
-            launches.pop(launch.number, None)
+            running.staged.pop(launch.number, None)
 
     def materialized(self, launch: Any) -> None:
         """Move a launch that has got a timetable to those that are queried one by one."""
@@ -136,10 +135,8 @@ class Backlog:
         _, total = self._requests(kind, class_, queues)
         for key in matching(self.waiting, kind, class_):
             total += self.waiting[key][0]
-        for key in matching(self.plain, kind, class_):
-            total += self.plain[key].seconds(now)
-        for key in matching(self.staged, kind, class_):
-            total += sum(remaining(launch) for launch in self.staged[key].values())
+        for key in matching(self.running, kind, class_):
+            total += self.running[key].seconds(now, remaining)
         return total + math.fsum(
             self.forecast.remaining(task) for launch in residents for task in launch.tasks
             if matching([key_of(launch.placement.mode.type, task.class_)], kind, class_)

@@ -35,9 +35,6 @@ class Generated:
         fleet, now = self.fleets[task.shape], self.state.clock._now
         return max(0.0, estimate - fleet.in_steps(fleet.requests.get(task.index), now))
 
-    def attained(self, task: Task) -> float:
-        return self.fleets[task.shape].received_by(task.index)
-
     def attained_by(self, user: str) -> float:
         """Return the device-seconds of a user's requests; cost: linear in all requests."""
         tasks = self.state.tasks

@@ -347,7 +347,8 @@ class EngineView:
     def attained(self, of: Task | str) -> float:
         generated = self._generated
         if isinstance(of, Task):
-            return generated.attained(of) if of.shape in generated.fleets else self._received.task(of)
+            fleet = generated.fleets.get(of.shape)
+            return self._received.task(of) if fleet is None else fleet.received_by(of.index)
         return self._received.user(of) + generated.attained_by(of)
 
     def holders(self, item: SupportsIndex) -> list[Device | int]:
