@@ -210,7 +210,7 @@ class Recorder:
         stages.  `busy`, `lost`: device-seconds; `energy`: joules.
         """
         tasks = launch.tasks
-        number = self._row(launch, tasks[0].index, len(tasks), outcome, (*times, end, busy, energy, lost))
+        number = self._row(launch, tasks[0].index, len(tasks), outcome=outcome, rest=(*times, end, busy, energy, lost))
         if len(tasks) > 1:
             self.batched = True
             self._groups[number] = tuple(task.index for task in tasks)
@@ -252,7 +252,7 @@ class Recorder:
         """Write a row for a batch; rows of its requests are derived at the end of the run."""
         terms: Any = launch.terms
         requests = terms.requests
-        self._row(launch, -1, requests.count, outcome, (*times, end, busy, energy, 0.0))
+        self._row(launch, -1, requests.count, outcome=outcome, rest=(*times, end, busy, energy, 0.0))
         self._slices += _pack_slice(requests.queue.number, terms.first)
         if requests.count > 1:
             self.batched = True
