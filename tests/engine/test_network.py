@@ -269,8 +269,8 @@ def steps_of(members: list[Any], only: int | None = None) -> list[float]:
     """Seconds of a step of each job; those that a change of the links of one reaches, nan for the others."""
     changed = members if only is None else [members[only]]
     groups = {stake.group.link: stake.group for member in changed for stake in member.stakes}
-    ratios = {id(member): ratio for member, ratio in delay_ratios(groups.values())}
-    return [ratios.get(id(member), np.nan) * member.alone for member in members]
+    ratios = delay_ratios(groups.values())
+    return [ratios.get(member, np.nan) * member.alone for member in members]
 
 
 @pytest.mark.parametrize("rule", get_args(Contention))

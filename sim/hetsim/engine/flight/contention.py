@@ -136,11 +136,11 @@ class SharedNetwork:
         # The links are changed for the trial and restored below.
         kept = [(group, group.first, group.kept, group.joint) for group in near]
         ratios = delay_ratios(enter(guest.stakes))
+        own = ratios.pop(guest, 1.0)
         enter(guest.stakes, leave=True)
         for group, first, second, joint in kept:
             group.first, group.kept, group.joint = first, second, joint
-        own = max((ratio for member, ratio in ratios if member is guest), default=1.0)
-        lost = sum(m.launch.placement.mode.width * (1.0 - m.ratio / ratio) for m, ratio in ratios if m is not guest)
+        lost = sum(m.launch.placement.mode.width * (1.0 - m.ratio / ratio) for m, ratio in ratios.items())
         return guest.alone * own / exchange.nominal, lost
 
     # ----------------------------------------------------------------------------------------------------------
@@ -157,9 +157,8 @@ class SharedNetwork:
     def _rerate(self, groups: list[ContendingJobs], fresh: list[Member]) -> None:
         """Update step times of `fresh` jobs and of jobs affected through `groups` (links)."""
         now = self.clock._now
-        ratios = {member.launch.number: (member, 1.0) for member in fresh}
-        ratios.update((member.launch.number, (member, ratio)) for member, ratio in delay_ratios(groups))
-        for member, ratio in ratios.values():
+        ratios = dict.fromkeys(fresh, 1.0) | delay_ratios(groups)
+        for member, ratio in ratios.items():
             if ratio != member.ratio or member in fresh:
                 if member.since != now:
                     self._settle(member, now)  # up to now at the previous ratio

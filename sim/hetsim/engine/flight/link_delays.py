@@ -110,76 +110,73 @@ def enter(stakes: Sequence[Stake], leave: bool = False) -> list[ContendingJobs]:
 
 def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
     """Return these links, and all links whose delays depend on jobs on these links."""
-    groups_of = {group.link: group for group in groups}
-    near = dict(groups_of)  # only links that share a job with these are affected
-    for group in groups_of.values():
-        near.update((other.group.link, other.group) for stake in group.stakes for other in stake.member.stakes)
-    for group in list(near.values()):  # a list, since `near` grows in the loop
-        if group.link not in groups_of and (group.joint or _connected(group) is not None):
-            near.update((other.link, other) for other in _walk(group, joint=group.joint))
-    return list(near.values())
+    given = dict.fromkeys(groups)
+    near = dict(given)  # only links that share a job with these are affected
+    for group in given:
+        near.update(dict.fromkeys([other.group for stake in group.stakes for other in stake.member.stakes]))
+    for group in list(near):  # a list, since `near` grows in the loop
+        if group not in given and (group.joint or _connected(group) is not None):
+            near.update(dict.fromkeys(_walk(group, joint=group.joint)))
+    return list(near)
 
 
 def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
-    reached_groups, rest = {start.link: start}, [start]
-    jobs: set[int] = set()
+    reached_groups, rest = {start: None}, [start]
+    jobs: set[Any] = set()
     while rest and (joint or len(jobs) <= JOINT):  # with more than JOINT jobs they are not solved jointly
         group = rest.pop()
-        if joint and not group.joint:
-            continue
-        for stake in group.stakes:
-            jobs.add(id(stake.member))
-            for other in stake.member.stakes:
-                if other.group.link not in reached_groups:
-                    reached_groups[other.group.link] = other.group
-                    rest.append(other.group)
-    return list(reached_groups.values())
+        for stake in group.stakes if group.joint or not joint else ():
+            jobs.add(stake.member)
+            new = [other.group for other in stake.member.stakes if other.group not in reached_groups]
+            reached_groups.update(dict.fromkeys(new))
+            rest += new
+    return list(reached_groups)
 
 
 def _connected(start: ContendingJobs) -> list[Any] | None:
     """Return the jobs of connected links if they are solved jointly; None: separately."""
     if start.rule != "random" or len(start.stakes) > JOINT:
         return None
-    members = {id(stake.member): stake.member for group in _walk(start, joint=False) for stake in group.stakes}
-    return list(members.values()) if len(members) <= JOINT else None
+    members = list(dict.fromkeys([stake.member for group in _walk(start, joint=False) for stake in group.stakes]))
+    return members if len(members) <= JOINT else None
 
 
-def delay_ratios(groups: Iterable[ContendingJobs]) -> list[tuple[Any, float]]:
-    """Return (job, slowdown of its step by other jobs) for each affected job."""
+def delay_ratios(groups: Iterable[ContendingJobs]) -> dict[Any, float]:
+    """Return each affected job with the slowdown of its step by other jobs."""
     links = reached(groups)
     for group in links:
         group.kept, group.joint = None, False  # set again by what follows, if it still holds
         if group.first is None and group.stakes:
             group.first = FirstPass(group)
-    members = {id(stake.member): stake.member for group in links for stake in group.stakes}
-    ratios: dict[int, float] = {}
-    for number, member in members.items():
-        alone = number in ratios or len(_slow(member)) < 2
+    members = dict.fromkeys([stake.member for group in links for stake in group.stakes])
+    ratios: dict[Any, float] = {}
+    for member in members:
+        alone = member in ratios or len(_slow(member)) < 2
         if not alone and (together := _connected(member.stakes[0].group)) is not None:
             ratios.update(_jointly(together))
-    apart = [member for number, member in members.items() if number not in ratios]
+    apart = [member for member in members if member not in ratios]
     for member in apart:
         member.longest = _longest(_slow(member), second=False)
-    ratios.update((id(member), _ratio(member)) for member in apart)
-    return [(member, ratios[number]) for number, member in members.items()]
+    ratios.update((member, _ratio(member)) for member in apart)
+    return {member: ratios[member] for member in members}
 
 
-def _jointly(members: list[Any]) -> list[tuple[int, float]]:
-    links = list({stake.group.link: stake.group for member in members for stake in member.stakes}.values())
-    column = {group.link: at for at, group in enumerate(links)}
+def _jointly(members: list[Any]) -> dict[Any, float]:
+    links = list(dict.fromkeys([stake.group for member in members for stake in member.stakes]))
+    column = {group: at for at, group in enumerate(links)}
     spent = np.array([max(stake.spent for stake in member.stakes) for member in members])
     own = np.array([member.alone for member in members]) - spent
     share = np.zeros((len(members), len(links)))
     for row, member in enumerate(members):
         for stake in member.stakes:
-            share[row, column[stake.group.link]] = stake.share * stake.spent / spent[row]
+            share[row, column[stake.group]] = stake.share * stake.spent / spent[row]
     for group in links:
         group.joint = True  # a later change on any of these links affects all of them
-    ratios = []
-    for member, longer in zip(members, stretches(np.maximum(own, 1e-3 * spent), spent, share), strict=True):
-        exposed = [stake.exposed((longer - 1.0) * stake.spent) for stake in member.stakes]
-        ratios.append((id(member), 1.0 + float(max(exposed)) / member.alone))
-    return ratios
+    longer = stretches(np.maximum(own, 1e-3 * spent), spent, share)
+    return {
+        member: 1.0 + float(max([stake.exposed((more - 1.0) * stake.spent) for stake in member.stakes])) / member.alone
+        for member, more in zip(members, longer, strict=True)
+    }
 
 
 def _ratio(member: Any) -> float:
