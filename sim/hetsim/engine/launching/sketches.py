@@ -12,15 +12,13 @@ from typing import Any
 
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.durations import work
-from hetsim.engine.flight.launch import INF, NAN, Lane, Launch, Moves, Sketch, Timetable
+from hetsim.engine.flight.launch import INF, NAN, Lane, Launch, Sketch, Timetable
 from hetsim.engine.flight.links import Flow
 from hetsim.engine.flight.part import Part
 from hetsim.engine.flight.rates import Speeds
 from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.kernel.clock import FINISH
 from hetsim.engine.resources.occupancy import GpuState
-from hetsim.model.mode import Mode
-from hetsim.model.task import Task
 
 
 @dataclass(eq=False)
@@ -44,7 +42,7 @@ class Sketches:
         """Start a launch in compact form; return False if it needs a full timetable.
 
         It returns False, and changes nothing, if the launch would overtake another one, waits for an unknown time, or
-        does not use exactly one accelerator.
+        does not use exactly one accelerator; nor if its task has run before, or its tasks are no requests.
         """
         placement, now = launch.placement, self.clock._now
         devices, mode = placement.devices, placement.mode
@@ -53,13 +51,17 @@ class Sketches:
             return False
         state: GpuState = any_state
         lane: Lane = state.lane
+        tasks, one = launch._tasks, launch.terms is None
         if (
             not (lane.direct and state.normal) or state.ready_at > now or lane.compute == INF
-            or (brings := self._brings(launch, mode)) is None
+            or (tasks is not None and (tasks[0]._history is not None or (one and len(tasks) > 1)))
         ):  # fmt: skip
             return False
-        moves, seconds_left = brings
-        up_bytes, up_seconds, down_bytes, down_seconds = moves
+        up_bytes, up_seconds, down_bytes, down_seconds = moves = self.transfers.private(launch)
+        if one and mode.curve is None:  # as `work`, of a task that has not run before
+            seconds_left = mode.single + tasks[0]._time[launch.position]  # type: ignore[index]
+        else:
+            seconds_left = work(launch)
         at = now
         up_at = uploaded = down_at = NAN
         flow = None
@@ -88,10 +90,8 @@ class Sketches:
         lane.ready = at
         if up:
             lane.upload = at  # by then its bytes have come
-        if lane.compute > at:
-            at = lane.compute
+        began = at = lane.compute if lane.compute > at else at
         rates = self.speeds.nominal.get(mode) or self.speeds.nominal_of(launch)
-        began = at
         # Summed stage by stage as in `timetable.again`, so that expanding the sketch changes no float.
         lane.compute = computed = entry = end = at + seconds_left / rates[0]
         if down_bytes or down_seconds:
@@ -113,21 +113,6 @@ class Sketches:
         if entry < INF:
             self.clock.at(entry, FINISH, launch)
         return True
-
-    def _brings(self, launch: Launch, mode: Mode) -> tuple[Moves, float] | None:
-        """Return a launch's transfers and compute seconds; None: resumed or several tasks."""
-        tasks = launch._tasks
-        if tasks is not None and (tasks[0]._history is not None or (launch.terms is None and len(tasks) > 1)):
-            return None
-        if launch.terms is not None or mode.curve is not None:
-            return self.transfers.private(launch), work(launch)
-        assert tasks is not None
-        task: Task = tasks[0]
-        row = task.index  # inlined from these functions
-        up_seconds, down_seconds = self.transfers.of_one.get(mode) or self.transfers.seconds_of_one(mode)
-        into, out = self.transfers.into, self.transfers.out
-        moves = 0.0 if into is None else into[row], up_seconds, 0.0 if out is None else out[row], down_seconds
-        return moves, mode.single + task._time[launch.position]
 
     def boundary(self, launch: Launch, called: float = -INF) -> None:
         """Handle a launch's clock entry: the begin of its download, or its end.
