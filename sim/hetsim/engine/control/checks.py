@@ -216,7 +216,7 @@ class Checker:
                         assert there, f"{task} computes without {places.items[item].name} on {device}"
 
     def _columns(self, there: int) -> None:
-        """Check the numbers and times of all tasks; `there`: those that wait, are blocked, or run."""
+        """Check numbers and times of all tasks; `there`: waiting, blocked or running."""
         state, recorder = self.state, self.state.recorder
         state.sources.note_arrived()
         status, start = np.asarray(recorder.status), np.asarray(recorder.start)

@@ -209,7 +209,7 @@ class Fleet(ReplicaSet):
         self.coming.total -= 1
 
     def gone(self, task: Task) -> bool:
-        """End a request early: its patience ended, or it was rejected or aborted; return False."""
+        """Forget a request that ends early; return False, since no queue has it."""
         request = self.requests.pop(task.index, None)
         if request is None and self.answered.pop(task.index, None) is None:
             self.never()

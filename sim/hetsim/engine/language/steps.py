@@ -1,4 +1,4 @@
-"""The steps of a replica: those under way, their end if no event changes them, and busy periods.
+"""The steps of a replica that are under way, and its busy periods.
 
 While a replica only decodes, each step is longer than the one before by the same amount (the context grows by one token
 per sequence), so the time of many steps has a closed form, and the steps are one event.  Steps without a break form a
@@ -45,7 +45,7 @@ class Steps:
     leader: int = -1  # row of the first request that took part in the period; -1 if none has
 
     def begin(self, count: int, seconds: float, lag: float) -> None:
-        """Begin `count` steps of `seconds` in total; after `lag` s of copying if it is one."""
+        """Begin `count` steps of `seconds` in total; `lag`: seconds of copying before one."""
         clock = self.clock
         self.began, self.count, self.under_way = clock._now, count, True
         self.since = self.began + lag
@@ -74,9 +74,10 @@ class Steps:
         self.rate, self.power = rate, power
 
     def charge(self, prefill: Sequence[tuple[Generation, int]], end: float) -> None:
-        """Charge the seconds computed until `end`, in equal parts, to the requests of these steps.
+        """Charge the seconds computed until `end` to the requests of these steps.
 
-        Seconds are weighted by power (nominal: 1).  `prefill`: requests of which the step reads prompt tokens.
+        Each request gets an equal part; seconds are weighted by power (nominal: 1).  `prefill`: requests of which the
+        step reads prompt tokens.
         """
         computed, sequences = end - self.since, self.sequences
         self.since = end

@@ -363,7 +363,7 @@ class Queue:
         return True
 
     def gone(self, task: Task) -> bool:
-        """Forget a request that ends early; return True if it waits here, False if it is elsewhere."""
+        """Forget a request that ends early; return True if it waits in this queue."""
         if self.remove(task.index):
             self.ring()
             if self.fleet is not None:
