@@ -419,6 +419,26 @@ def test_the_drift_of_a_service_is_in_its_interval_once(tmp_path):
     assert after.normal == pytest.approx((0.0, 0.02 / 2**0.5), abs=2e-4)
 
 
+@pytest.mark.slow
+def test_a_profile_of_a_language_model_is_compared_with_logs_that_it_was_not_fitted_to(tmp_path):
+    """Its steps are those of the server: no error.  With an interval around 1.1 the latencies grow by 10 %."""
+    log, server = write_log(tmp_path / "log.csv", run(0.5, 8, KNOWN)), tmp_path / "server.yaml"
+    server.write_text(yaml.safe_dump(scenario({**KNOWN, "step": {"fixed": "9 s"}}, tokens=TOKENS)))
+    profile, shown = tmp_path / "own.service.yaml", []
+    options = ["calibrate", "--verify", str(profile), "--from", str(log), "--server", str(server), "--json"]
+    for factor in (1.0, 1.1):
+        keys = {} if factor == 1 else {"interval": [1.0, factor**2]}
+        profile.write_text(yaml.safe_dump({"service": {**KNOWN, **keys}}))
+        result = CliRunner().invoke(main, options)
+        assert result.exit_code == 0, result.output
+        figures = json.loads(result.output)["figures"]
+        shown.append([figures[name]["simulated"] / figures[name]["measured"] for name in figures])
+    assert shown[0] == pytest.approx([1.0] * 4, rel=1e-3)
+    assert shown[1][1:3] == pytest.approx([1.1] * 2, rel=0.03) and sorted(tmp_path.glob("*.yaml")) == [profile, server]
+    without = CliRunner().invoke(main, options[:5])
+    assert without.exit_code == 2 and "need --server YAML" in without.output
+
+
 @pytest.mark.parametrize("drift", [None, {"cv": 0.03}])
 def test_several_logs_narrow_an_interval_as_runs_with_errors_of_their_own(tmp_path, monkeypatch, drift):
     """Normal prior and measurements by hand; a log without answers says nothing; another run has a drift again."""

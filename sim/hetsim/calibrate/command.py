@@ -55,7 +55,7 @@ LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives 
               help="Name of the profiles: NAME.service.yaml, NAME.link.yaml.  [default: the factory's]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace profiles that exist.")
 @click.option("--verify", "profile", type=PATH, metavar="PROFILE",
-              help="Send requests to the device, and compare measured with simulated figures.")  # fmt: skip
+              help="Compare a profile with requests sent to the device, or with logs (--from).")  # fmt: skip
 @click.option("--rate", "rates", multiple=True, type=click.FloatRange(0, min_open=True),
               help="Requests per second with --verify (repeatable).  [default: 30 % and 70 % of the capacity]")
 @click.option("--seconds", type=click.FloatRange(0, 3600, min_open=True), default=5.0, show_default=True,
@@ -106,7 +106,7 @@ def calibrate(
         return
     if model is None:
         _from_tables(tables, batch, time_, unit=unit, rows=rows, samples=samples, shape=shape, scenario=scenario,
-                     out=out, name=name, force=force, as_json=as_json, quiet=quiet)  # fmt: skip
+                     out=out, name=name, force=force, profile=profile, as_json=as_json, quiet=quiet)  # fmt: skip
         return
     from hetsim.calibrate.llm_command import profile_path
 
@@ -126,8 +126,8 @@ calibrate.add_command(nccl)
 
 def _from_tables(
     tables: tuple[str, ...], batch: str | None, time: str | None, unit: str | None, rows: tuple[str, ...],
-    samples: bool, shape: str | None, scenario: Path | None, out: Path, name: str | None, force: bool, as_json: bool,
-    quiet: bool,
+    samples: bool, shape: str | None, scenario: Path | None, out: Path, name: str | None, force: bool,
+    profile: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     from hetsim.calibrate import llm_command as language
     from hetsim.calibrate import tables as read
@@ -135,7 +135,7 @@ def _from_tables(
     from hetsim.calibrate.shapes import shaped
 
     files = [_sized(text) for text in tables]
-    target = language.profile_path(out, name or files[0][1].stem, "service", force)
+    target = language.profile_path(out, name or files[0][1].stem, "service", force or profile is not None)
     wanted = None if shape is None else shape.replace("-", " ")
     kind = language.kind_of(files[0][1])
     if kind in ("log", "steps", "summary"):
@@ -147,8 +147,10 @@ def _from_tables(
             raise click.UsageError("--as is for measured steps; leave it out with logs and summaries of requests")
         if kind != "steps":
             language.logs([path for _, path in files], kind == "summary", unit, _picked(rows), scenario=scenario,
-                          target=target, as_json=as_json, quiet=quiet)  # fmt: skip
+                          target=target, profile=profile, as_json=as_json, quiet=quiet)  # fmt: skip
             return
+    if profile is not None:
+        raise click.UsageError("--verify with --from compares a profile with logs or summaries of requests")
     if scenario is not None:
         text = "--server is for logs and summaries of requests of language models"
         raise click.UsageError(f"{text}; {files[0][1]} is neither: it lacks their columns")
@@ -164,11 +166,11 @@ def _from_tables(
     else:
         elsewhere = read.table(files[0][1], batch, time, unit=unit, where=_picked(rows), samples=samples)
     stages = {stage: shaped(tuple(times), tuple(times.values()), wanted) for stage, times in elsewhere.stages.items()}
-    profile = from_elsewhere(elsewhere.what, stages)
+    made = from_elsewhere(elsewhere.what, stages)
     few = ", ".join(name for name, one in stages.items() if not one.judged)
     unjudged = [f"{few}: three or more sizes are needed to validate the fit by leaving one out"] if few else []
     remarks = [*elsewhere.remarks, *unjudged, *_falling(elsewhere.stages)]
-    language.report(elsewhere.what, stages, profile, remarks=remarks, target=target, as_json=as_json, quiet=quiet)
+    language.report(elsewhere.what, stages, made, remarks=remarks, target=target, as_json=as_json, quiet=quiet)
 
 
 def _sized(text: str) -> tuple[int | None, Path]:
@@ -247,7 +249,7 @@ def _profile(path: Path) -> tuple[dict[str, Any], Any]:
     read = document.read(path)
     service = read.data.get("service")
     if not isinstance(service, dict) or "compute" not in service:
-        text = "has no section `service:` with `compute`; profiles that hetsim calibrate writes have one"
+        text = "has no section `service:` with `compute`; compare a language model with --verify PROFILE --from LOG"
         raise ScenarioError(Problem(text, file=str(path)))
     try:
         return read.data, ServiceSpec.model_validate(service)

@@ -18,7 +18,7 @@ from hetsim.workload.mapped.propose import form_of
 from hetsim.workload.mapped.rows import rows_of
 
 if TYPE_CHECKING:
-    from hetsim.calibrate.server_log import Fitted
+    from hetsim.calibrate.server_log import Figure, Fitted
     from hetsim.calibrate.shapes import Shaped
 
 
@@ -67,9 +67,12 @@ def report(
 
 def logs(
     paths: list[Path], summarized: bool, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path,
-    as_json: bool, quiet: bool,
+    profile: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Fit a server to request logs or summaries; write its profile, print its errors."""
+    """Fit a server to request logs or summaries; write its profile, print its errors.
+
+    profile: a file with the service; it is compared with the requests, and nothing is fitted or written.
+    """
     from hetsim.calibrate import server_log
     from hetsim.calibrate.server_log import Server, service_of
     from hetsim.calibrate.summaries import SummaryServer
@@ -81,14 +84,20 @@ def logs(
     if summarized and (unit is not None or where):
         raise click.UsageError("--unit and --where are for tables; a summary of a load generator has its own units")
     servers = [
-        SummaryServer(scenario, path) if summarized else Server(scenario, request_log.read(path, unit, where))
-        for path in paths
+        SummaryServer(scenario, path, profile) if summarized else
+        Server(scenario, request_log.read(path, unit, where), service=profile) for path in paths
     ]
     models = {one.log.model: path for one, path in zip(servers, paths, strict=True) if one.log.model}
     if len(models) > 1:
         (one, first), (other, second), *_ = models.items()
         text = f"{first} has requests to {one}, and {second} to {other}"
         raise click.UsageError(f"{text}; logs that are fitted together are of one server: fit each model alone")
+    count = sum(len(one.log) for one in servers)
+    if profile is not None:
+        figures = server_log.verified(servers)
+        console.result(as_json, lambda: {"profile": str(profile), "figures": _by_name(figures)},
+                       lambda: [str(profile), "", *_table(f"all {count:,} requests", figures)])  # fmt: skip
+        return
     fitted = server_log.fit(servers, tell=lambda text: console.note(text, quiet))
     what = ", ".join(map(str, paths))
     service = service_of(scenario)
@@ -102,16 +111,24 @@ def logs(
     elif "decode" not in step:
         step = {**given, **step}
     interval = {"interval": fitted.interval} if fitted.interval else {}
-    profile = {
+    made = {
         "service": {**service, "step": step, "front_end": _value("front_end", fitted.front_end), **interval},
         "measured": {"from": what, "held_back": fitted.held_back,
                      "errors": {figure.name: round(figure.error, 4) for figure in fitted.figures}},
     }  # fmt: skip
     console.result(as_json, lambda: {
-        "profile": profile, "held_back": fitted.held_back,
-        "figures": {one.name: {"measured": one.measured, "simulated": one.simulated} for one in fitted.figures},
-    }, lambda: _held_back(what, sum(len(one.log) for one in servers), fitted))  # fmt: skip
-    write_profile(target, profile, quiet)
+        "profile": made, "held_back": fitted.held_back, "figures": _by_name(fitted.figures),
+    }, lambda: _held_back(what, count, fitted))  # fmt: skip
+    write_profile(target, made, quiet)
+
+
+def _by_name(figures: "list[Figure]") -> dict[str, dict[str, float]]:
+    return {one.name: {"measured": one.measured, "simulated": one.simulated} for one in figures}
+
+
+def _table(judged: str, figures: "list[Figure]") -> list[str]:
+    rows = [[one.name, f"{one.measured:.4g} s", f"{one.simulated:.4g} s", f"{one.error:+.1%}"] for one in figures]
+    return terminal.table([[judged, "measured", "simulated", "error"], *rows], right=range(1, 4))
 
 
 def observe(
@@ -157,16 +174,13 @@ def _held_back(what: str, requests: int, found: "Fitted") -> list[str]:
     import yaml
 
     judged = f"last {found.held_back:,} of {requests:,} requests" if found.held_back else f"all {requests:,} requests"
-    rows = [[judged, "measured", "simulated", "error"]]
-    rows += [[one.name, f"{one.measured:.4g} s", f"{one.simulated:.4g} s",
-              f"{one.error:+.1%}"] for one in found.figures]  # fmt: skip
     constant = _value("front_end", found.front_end)
     step = yaml.safe_dump(_shown(found.step), default_flow_style=True, sort_keys=False, width=10_000).strip()
     fitted_step = f"step: {step}, front_end: {constant}"
     tried = f"{found.trials} trials; mean error on the requests fitted {found.fitted_error:.1%}"
     if found.interval:
         tried += "; 90 %: steps take at least {:.3f}, at most {:.3f} times as long".format(*found.interval)
-    return [what, "", *terminal.table(rows, right=range(1, 4)), "", fitted_step, tried]
+    return [what, "", *_table(judged, found.figures), "", fitted_step, tried]
 
 
 def _judged_lines(what: str, stages: "dict[str, Shaped]") -> list[str]:

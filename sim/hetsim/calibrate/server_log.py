@@ -52,10 +52,11 @@ RUN_TO_RUN = 0.02  # relative standard deviation of a server's speed between run
 class Server:
     """A server with the requests of a log; only the first `fitted` are used to fit.
 
-    `demand`: keys arrivals, count and tokens of its `workload:` entry, if they differ from the log.
+    `demand`: keys arrivals, count and tokens of its `workload:` entry, if they differ from the log.  `service`: a file
+    that has the service, in place of the scenario's.
     """
 
-    def __init__(self, path: Path, log: Log, demand: dict[str, Any] | None = None):
+    def __init__(self, path: Path, log: Log, demand: dict[str, Any] | None = None, service: Path | None = None):
         self.path, self.log = path, log
         self.count = self.fitted = len(log) - max(1, int(HELD_BACK * len(log)))  # `count`: those judged at present
         self.load = len(log) / max(float(log.arrival[-1]), 1e-9)
@@ -65,15 +66,17 @@ class Server:
         columns |= {} if log.user is None else {"user": log.user}
         text = pd.DataFrame(columns).to_csv(index=False, lineterminator="\n")
         write_whole(requests, partial(write_text, text=text))
-        self._scenario = _with_requests(path, demand or {"trace": {"format": "requests", "path": str(requests)}})
-        service = self._scenario.model.workload[0].service
-        assert isinstance(service, LanguageModel)
-        self.service = service
+        demand = demand or {"trace": {"format": "requests", "path": str(requests)}}
+        profile = {} if service is None else {"service": {"kind": "llm", "profile": str(service.resolve())}}
+        self._scenario = _with_requests(path, demand | profile)
+        spec = self._scenario.model.workload[0].service
+        assert isinstance(spec, LanguageModel)
+        self.service = spec
         written = entry_of(path)["service"]
         step = written.get("step")
         asked = "profile" in written or (isinstance(step, dict) and "roofline" in step)
         # the scenario itself has a roofline; that of a preset is only an estimate, which a fit replaces
-        self.wants_roofline = service.step.roofline is not None and service.engine is None and asked
+        self.wants_roofline = spec.step.roofline is not None and spec.engine is None and asked
         served = len(self._scenario.build().tasks)
         if served != len(self.log):
             raise file_error(self.path, f"must serve all {len(self.log):,} requests of the log; it serves {served:,}")
@@ -355,6 +358,15 @@ def _figures(servers: list[Server], fitted: "_Found") -> list[Figure]:
     ]  # fmt: skip
 
 
+def verified(servers: list[Server]) -> list[Figure]:
+    """Compare all requests with a simulation of the service; nothing is fitted."""
+    service = servers[0].service
+    factor = 1.0 if service.interval is None else math.exp(Interval(*service.interval).normal[0])
+    for one in servers:
+        one.fitted = 0
+    return _figures(servers, _Found(service.times_of(factor), service.front_end, 0.0))
+
+
 def _late(servers: list[Server], fitted: "_Found") -> list[float]:
     """Return log(measured / simulated decoding time) by server, on held-out requests."""
     return [float(one.behind(fitted.times, fitted.front_end, first=one.fitted)[0]) for one in servers]
@@ -410,9 +422,9 @@ def observed(servers: list[Server]) -> tuple[Interval, Interval]:
         tokens = float((server.log.prompt + server.log.output).mean())
         prior = interval(*service.figures, service.engine, (tokens, service.max_sequences))
     posterior, paces = prior, [pace(one, service.times, service.front_end) for one in servers]
-    known = [(factor, error) for factor, error in paces if not math.isinf(error)]
-    for left, (factor, error) in zip(reversed(range(len(known))), known, strict=True):  # the last adds another run
-        again = not left and service.drift is None
+    finite = [(factor, error) for factor, error in paces if not math.isinf(error)]
+    for number, (factor, error) in enumerate(finite, start=1):
+        again = number == len(finite) and service.drift is None  # the interval is that of another run
         posterior = posterior.updated(factor, error, server.drift, within=within, again=again)
         within = 0.0
     return prior, posterior

@@ -70,7 +70,7 @@ class SummaryServer(Server):
         ScenarioError: the file is of no known load generator, or a value is missing or invalid.
     """
 
-    def __init__(self, path: Path, file: Path):
+    def __init__(self, path: Path, file: Path, service: Path | None = None):
         read, entry = document.read(file), entry_of(path)
         formats = (one for one in FORMATS if _value(read, one[1].format(measure=one[2][0], rank=one[3][0])))
         if (form := next(formats, None)) is None:
@@ -104,7 +104,7 @@ class SummaryServer(Server):
         arrival, prompts, outputs, ttft, latency = (np.full(count, one) for one in values)
         log = Log(file, arrival, prompts, output=outputs, ttft=ttft, latency=latency, user=None)
         log.model = ", ".join(str(named) for key in MODELS if (named := _value(read, key)))
-        super().__init__(path, log, demand)
+        super().__init__(path, log, demand, service)
         self.count, self.fitted, self.load = count, count, rate
 
     def spans(self) -> None:

@@ -323,17 +323,14 @@ class Builder:
         model = self.model
         shape = (model.hidden, model.intermediate, model.active_experts, model.experts)
         formats = self.formats(model.number_format.experts or model.number_format.weights)
-        for number_format in formats:
-            near = [
-                (far(shape, key[4][:4]) + 4 * far(self.divided.experts, key[4][4:]), key)
-                for key in surfaces()
-                if key[:4] == (self.gpu, self.engine, "experts", number_format)
-            ]
-            if near:
-                break
-        else:
+        near = [
+            (place, far(shape, key[4][:4]) + 4 * far(self.divided.experts, key[4][4:]), key)
+            for place, number_format in enumerate(formats) for key in surfaces()
+            if key[:4] == (self.gpu, self.engine, "experts", number_format)
+        ]  # fmt: skip
+        if not near:
             raise NotMeasured(f"experts in {' or '.join(formats)} were not measured with {self.engine} on {self.gpu}")
-        distance, key = min(near)
+        _, distance, key = min(near)  # in the first format that has some
         if distance > 4.0:
             raise NotMeasured(f"similar experts were not measured with {self.engine} on {self.gpu}")
         scale = math.prod(shape[:2]) / math.prod(key[4][:2])
@@ -348,18 +345,10 @@ def far(one: tuple[int, ...], other: tuple[int, ...]) -> float:
     return sum(abs(math.log2(first / second)) for first, second in zip(one, other, strict=True))
 
 
-def family_of(model: Architecture) -> str:
-    if model.latent is not None:
-        return "latent"
-    if model.linear is not None:
-        return "linear"
-    return "experts" if model.experts > 1 else "dense"
-
-
 def kernels_for(model: Architecture) -> Kernels:
     """Return the kernels of a model, all of them still without times."""
     formats = (model.number_format.weights, model.number_format.experts)
-    return Kernels(model.layers, family_of(model) in ("latent", "linear"), "nvfp4" in formats)
+    return Kernels(model.layers, model.latent is not None or model.linear is not None, "nvfp4" in formats)
 
 
 def kernels_of(model: Architecture, gpu: str, peak: Peak, engine: str, divided: Divided) -> Kernels:
