@@ -422,7 +422,7 @@ def test_the_drift_of_a_service_is_in_its_interval_once(tmp_path):
 @pytest.mark.slow
 def test_a_profile_of_a_language_model_is_compared_with_logs_that_it_was_not_fitted_to(tmp_path):
     """Its steps are those of the server: no error.  With an interval around 1.1 the latencies grow by 10 %."""
-    log, server = write_log(tmp_path / "log.csv", run(0.5, 8, KNOWN)), tmp_path / "server.yaml"
+    log, server = write_log(tmp_path / "log.csv", run(0.5, 20, KNOWN)), tmp_path / "server.yaml"
     server.write_text(yaml.safe_dump(scenario({**KNOWN, "step": {"fixed": "9 s"}}, tokens=TOKENS)))
     profile, shown = tmp_path / "own.service.yaml", []
     options = ["calibrate", "--verify", str(profile), "--from", str(log), "--server", str(server), "--json"]
