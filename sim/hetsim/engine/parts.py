@@ -60,7 +60,7 @@ class Parts:
         limited = run.grace is not None and run.tasks.time_limit is not None
         limits = TimeLimits(state, signals, run.grace or 0.0) if limited else None
         self.serving = state.serving = Serving(state, self.rounds, signals, checked=check, replicas=Replica)
-        self.view = EngineView(state, signals, received, launches=self.launches, serving=self.serving)
+        self.view = EngineView(state, signals, received, launches=self.launches, stops=stops, serving=self.serving)
         graph = run.tasks.predecessors is not None
         linked = graph or bool(run.closed) or bool(run.tasks.items) or run.calls is not None
         asked = graph or bool(run.admission or run.tasks.items or run.tasks.refused)

@@ -20,6 +20,7 @@ class Stops:
     def __init__(self, launches: Launches):
         self.launches = launches
         self.recorder = launches.recorder
+        self.count = 0  # launches that have ended before their time
         self.kept_in_memory = False  # True once a launch has left output or state in the memory of its devices
         self._left: dict[Lane, None] = {}
         # lanes of launches lost to a fault in progress, and gangs that they had slowed
@@ -34,6 +35,7 @@ class Stops:
         checkpoint. `killed`: the launch's tasks end, too, which does not count as a preemption.  If a fault ends
         several launches, stop all of them before you call `follow`, which lets other launches use the released engines.
         """
+        self.count += 1  # `EarliestFit` compares it to detect launches that ended early
         at_once = not fault
         if launch.fusion is not None:
             keep = fault = False  # a fused launch saves no intermediate results: all work is repeated

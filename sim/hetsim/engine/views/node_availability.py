@@ -29,6 +29,8 @@ class Profile:
         self.capacity = state.capacity
         self.capacity.noting = True  # from now on starts and ends are logged
         self.pooled = any(mode.span_any for mode in state.tasks.modes)
+        # True if every launch ends when expected unless it is stopped
+        self.exact = state.tasks.estimate is state.tasks.time and not state.input.language
         # by place: (end, number, launch) of its launches by end, and of some that are over
         self.on: list[list[tuple[float, int, Launch]]] = [[] for _ in ([0] if self.pooled else self.capacity.nodes)]
         # by mode: when it fits at each place, valid up to a position in a generation of the log

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hetsim.engine.core.policy_errors import Questions
 from hetsim.engine.core.state import RunState, launches_since
 from hetsim.engine.flight.launch import Launch
+from hetsim.engine.launching.stopping import Stops
 from hetsim.engine.resources.occupancy import Sketch
 from hetsim.engine.resources.partition_limits import Budget
 from hetsim.engine.resources.placement_index import amount_of, share_of
@@ -20,20 +21,31 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.policy.contract import NEVER, Shadow
 
+MAX_KEPT = 64  # maximum number of cached shadows
+
 
 @dataclass(eq=False)
 class Shadows:
-    """Earliest starts of waiting tasks."""
+    """Cached earliest starts of waiting tasks, used again while they are valid."""
 
     state: RunState
     forecast: Forecast
     placing: Placing
+    stops: Stops
     questions: Questions
     fleets: Mapping[Shape, Any]  # services by shape whose requests only replicas start
     profile: Profile | None = None  # from the first question on
+    _kept: "dict[tuple[int, Mode | None], EarliestFit]" = field(default_factory=dict)
 
     def shadow_of(self, task: Task, mode: Mode | None = None) -> Shadow:
-        return NEVER if task.shape in self.fleets else EarliestFit(self, task, mode)
+        if task.shape in self.fleets:
+            return NEVER
+        shadow = self._kept.get((task.index, mode))
+        if shadow is None or not shadow.holds(task):
+            if len(self._kept) >= MAX_KEPT:
+                self._kept.clear()  # shadows are computed again when needed
+            shadow = self._kept[task.index, mode] = EarliestFit(self, task, mode)
+        return shadow
 
 
 class EarliestFit:
@@ -60,8 +72,10 @@ class EarliestFit:
         self._sketches: dict[int, Sketch] = {}  # what-if copies of nodes at the shadow time
         self._last = state.last_launch  # later ones are released on sketches, if they end by then
         self._budgets: dict[Partition | None, Budget] = {}  # usage of limited partitions at the shadow time
+        self._stamp: tuple[Any, ...] = ()  # what must be the same for it to hold; (): it never holds
+        self._position = 0  # up to where its node is known to be unchanged in the log
         modes = [mode] if mode is not None else [task.shape.modes[p] for p in task.modes_by_speed()]
-        if self._look_up(modes):
+        if self._look_up(modes, task):
             return
         self._placement = shadows.placing.fit(task) if mode is None else capacity.first(mode)
         free: dict[Mode, int] = {}
@@ -75,7 +89,22 @@ class EarliestFit:
             self._node = -1 if its_mode.span_any else self._placement.devices[0].node
             self._free = free.get(its_mode, -1)
 
-    def _look_up(self, modes: list[Mode]) -> bool:
+    def holds(self, task: Task) -> bool:
+        """Return True if the computed start is certainly still valid.
+
+        This is known only if the start is in the future, its node has not changed, and every launch ends as expected.
+        Tasks that start on other nodes only occupy more resources, so the task cannot fit earlier than before.
+        """
+        log, position = self._capacity.log, self._position
+        if self._stamp != self._mark(task) or self.time <= self.forecast.now or self._node in log[position:]:
+            return False
+        self._position = len(log)
+        return True
+
+    def _mark(self, task: Task) -> tuple[Any, ...]:
+        return self.state.steady, self.shadows.stops.count, self._capacity.log_generation, task.allowed
+
+    def _look_up(self, modes: list[Mode], task: Task) -> bool:
         """Set the earliest time by the profile; False: a mode fits now or is not covered."""
         shadows, place = self.shadows, -1
         if not self.state.steady or any(mode.limited for mode in modes):
@@ -99,6 +128,8 @@ class EarliestFit:
             self._free = profile.free(self._mode) + sum(mode.gpus for mode in there if mode.type is self._mode.type)
         else:
             self._node, self._due = place, due
+            if profile.exact:
+                self._stamp, self._position = self._mark(task), len(self._capacity.log)
         return True
 
     def _walk(self, modes: list[Mode]) -> dict[Mode, int]:
@@ -219,7 +250,7 @@ class EarliestFit:
             if (again := sketch.place(mode)) is None:
                 return False
             self._sketches[self._node] = sketch
-            self._placement = again  # the same time, on other devices
+            self._placement, self._stamp = again, ()  # the same time, on other devices
             return True
         free, counted, amount = self._free, self._free >= 0, amount_of(mode)
         if self.anywhere:  # its nodes do not matter: a count will do

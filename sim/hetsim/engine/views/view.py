@@ -16,6 +16,7 @@ from hetsim.engine.flight.launch import STAGE_NAMES, Launch, Resident
 from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.launches import Launches
+from hetsim.engine.launching.stopping import Stops
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState, Sketch
 from hetsim.engine.resources.offers import Offers
@@ -191,8 +192,9 @@ class EngineView:
     """Implementation of `hetsim.policy.contract.View`; changes nothing in the run."""
 
     def __init__(
-        self, state: RunState, signals: Signals, received: AttainedService, launches: Launches, serving: Serving
-    ):
+        self, state: RunState, signals: Signals, received: AttainedService, launches: Launches, stops: Stops,
+        serving: Serving,
+    ):  # fmt: skip
         self._state = state
         self._signals = signals
         self._received = received
@@ -215,7 +217,7 @@ class EngineView:
         self.fits, self.over_limit, self.load = placing.fits, placing.over_limit, placing.load
         self.duration, self.stages, self.remaining = forecast.duration, forecast.stages, forecast.remaining
         self.free_at = forecast.free_at
-        self.earliest_fit = Shadows(state, forecast, placing, questions=questions, fleets=fleets).shadow_of
+        self.earliest_fit = Shadows(state, forecast, placing, stops=stops, questions=questions, fleets=fleets).shadow_of
         self.make_room = Victims(state.capacity, fleets).make_room
 
     def slices(self, device: Device, idle: bool = False) -> Layout:
