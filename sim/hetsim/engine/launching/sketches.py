@@ -41,8 +41,8 @@ class Sketches:
     def begin(self, launch: Launch) -> bool:
         """Start a launch in compact form; return False if it needs a full timetable.
 
-        It returns False, and changes nothing, if the launch would overtake another one, waits for an unknown time, or
-        does not use exactly one accelerator; nor if its task has run before, or its tasks are no requests.
+        It returns False, and changes nothing, if the launch would overtake another one, waits for an unknown time, does
+        not use exactly one accelerator, resumes a task, or has several tasks that are not requests of a service.
         """
         placement, now = launch.placement, self.clock._now
         devices, mode = placement.devices, placement.mode
