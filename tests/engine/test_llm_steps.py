@@ -379,7 +379,7 @@ def test_more_gpus_than_heads_of_keys_hold_copies():
         ({"gpus": 4}, "service.gpus: gpus and tensor_parallel are the same; give one of the two"),
         ({"tensor_parallel": 3}, "service.tensor_parallel: the attention heads (64) must be a multiple of"),
         ({"model": {"name": "llama-2-70b", "heads": 60}}, "service.model: hidden must be a multiple of heads"),
-        ({"model": {"layers": 2}}, "service.model: hidden: Field required"),
+        ({"model": {"layers": 2}}, "service.model: hidden: this key is missing"),
         ({"step": {"roofline": True, "per_sequence": "1 ms"}}, "step.per_sequence: a roofline defines this "
                                                                "time; give one of the two"),
         ({"step": {"roofline": {"memory": 0}}}, "step.roofline.memory: must be a share above 0"),
@@ -742,7 +742,7 @@ def test_policies_are_compared_on_servers_of_the_same_speed():
     assert times[0] == times[1] and times[0][0] != times[0][1]
 
 
-@pytest.mark.parametrize("cv", ["0", "-1%", "x", "200%"])
+@pytest.mark.parametrize("cv", ["-1%", "x", "200%"])
 def test_drift_that_cannot_be(cv):
     with pytest.raises(ScenarioError) as caught:
         load(scenario({**STEPS["line"], "drift": {"cv": cv}}))
