@@ -41,9 +41,10 @@ class RoomIndex:
         capacity.noting = True
 
     def node(self, mode: Mode, among: int, tightest: bool) -> int:
-        """Return the node with the least (`tightest`) or most free capacity; ties: first; -1: the mode fits on none.
+        """Return the node with the least (`tightest`) or most free capacity; ties: first.
 
-        `among`: bitmask of nodes; on all of them, the mode has room for what the index does not count.
+        -1: the mode fits on none.  `among`: bitmask of nodes, on all of which the mode has room for what the index does
+        not count.
         """
         self._refresh()
         amounts, masks, cores = self._amounts, self._masks, mode.millicores
