@@ -75,7 +75,7 @@ def backward(function):
 LIES = [
     (WaitingRequests, "tasks", less), (WaitingRequests, "tasks", backward), (WaitingRequests, "__len__", more),
     (WaitingRequests, "arrival", more), (Backlog, "count", more), (Backlog, "seconds", more),
-    (Generated, "remaining", more), (Generated, "attained_by", more), (Generated, "with_replicas", less),
+    (Generated, "remaining", more), (Generated, "attained_by", more),
     (Fleet, "in_steps", more), (Forecast, "duration", more), (Forecast, "_left", more),
 ]  # fmt: skip
 

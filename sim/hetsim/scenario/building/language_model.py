@@ -166,7 +166,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         """Warn of the interval of step times, if any; set or draw the factor on all steps."""
         service = self.service
         if service.interval is not None:
-            interval = of_engine("Interval")(*service.interval)
+            interval = of_engine("measured")(*service.interval)
             stream.step_factor = math.exp(interval.normal[0])
         elif service.engine is None or service.figures is None:
             return

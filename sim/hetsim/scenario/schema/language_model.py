@@ -254,7 +254,7 @@ class LanguageModel(Profiled, Replicas):
     def times_of(self, factor: float) -> StepTimes:
         times: StepTimes = self.step.times(self.figures)
         if self.engine is not None and self.figures is not None:
-            times = of_engine("steps_of")(*self.figures, self.engine, self.data_parallel, self.expert_parallel)
+            times = of_engine("steps")(*self.figures, self.engine, self.data_parallel, self.expert_parallel)
         return scaled(times, factor) if factor != 1.0 else times
 
     def _check_estimate(self) -> None:

@@ -19,6 +19,12 @@ from hetsim.workload.costs import architectures
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Efficiency, Peak, roofline_steps
 
+# Functions of `hetsim.silicon` that provide measured times of a named engine.
+ENGINES = {
+    "named": "hetsim.silicon.engines:engine_of", "steps": "hetsim.silicon.engines:steps_of",
+    "defaults": "hetsim.silicon.engines:defaults", "interval": "hetsim.silicon.engines:interval",
+    "measured": "hetsim.silicon.engines:Interval",
+}  # fmt: skip
 STAGE = Short(lambda value: value if isinstance(value, str) else short(value), INLINE)
 
 
@@ -136,12 +142,11 @@ Weights = Annotated[
 
 
 def of_engine(what: str) -> Any:
-    """Return what `hetsim.silicon.engines`, with the times of named engines, calls so."""
-    return load_object(f"hetsim.silicon.engines:{what}")
+    return load_object(ENGINES[what])
 
 
 # An engine and its version, such as vllm-0.15.
-EngineName = Annotated[str, AfterValidator(lambda value: of_engine("engine_of")(value) and value)]
+EngineName = Annotated[str, AfterValidator(lambda value: of_engine("named")(value) and value)]
 
 
 def figures_missing(gpu: Peak, devices: int) -> str | None:
