@@ -219,7 +219,7 @@ UNLIKE = {
         ({E + "service.async_scheduling": True}, "not recognized: service.async_scheduling"),
         ({E + "service.scheduler_recv_interval": 9}, "not recognized: service.scheduler_recv_interval"),
         ({E + "service.max_num_batched_tokens": 8, E + "service.batch_wait_max_tokens_ratio": 0.5,
-          E + "service.batch_wait_timeout_iters": 9}, "service.batch_wait_max_tokens_ratio"),
+          E + "service.batch_wait_timeout_iters": 9}, "not recognized: service.batch_wait_max_tokens_ratio"),
         ({E + "clients": {"timeout": "9 s"}}, "not recognized: clients"),
         ({E + "service.max_num_batched_tokens": 4}, "not recognized: service.max_num_batched_tokens"),
         ({E + "service.drift": {"cv": "9%"}}, "not recognized: service.drift"),
