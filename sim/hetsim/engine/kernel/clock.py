@@ -79,9 +79,12 @@ class Clock:
             timer.entry = -1
             self._stale += 1
             if self._stale > 1000 and 2 * self._stale > len(self._heap):
-                self._heap[:] = [item for item in self._heap if item[3].entry == item[2]]
-                heapify(self._heap)  # keys are unique, so the order of events does not change
-                self._stale = 0
+                self._compact()
+
+    def _compact(self) -> None:
+        self._heap[:] = [item for item in self._heap if item[3].entry == item[2]]
+        heapify(self._heap)  # keys are unique, so the order of events does not change
+        self._stale = 0
 
     def again(self, time: float, order: int, timer: Timer) -> None:
         """Cancel a timer's pending entry and set the timer again; parameters: see `at`."""

@@ -22,7 +22,7 @@ from hetsim.engine.resources.occupancy import GpuState, Sketch
 from hetsim.engine.resources.offers import Offers
 from hetsim.engine.views.backlog import Backlog
 from hetsim.engine.views.forecast import Forecast
-from hetsim.engine.views.generated import Generated, by_readiness, end_in_replica
+from hetsim.engine.views.generated import Generated, WaitingRequests, by_readiness, end_in_replica
 from hetsim.engine.views.placing import Placing, together
 from hetsim.engine.views.shadow import Shadows
 from hetsim.errors import suggestion
@@ -284,9 +284,15 @@ class EngineView:
         elif not queues:
             return list(islice(waiting, index(count)))
         tasks = list(waiting)
-        for queue in queues:  # merged, not sorted: tasks stay in their order
-            seen = sorted(queue.look(count if queue.by_readiness else None), key=by_readiness)
-            tasks = list(merge(tasks, seen, key=by_readiness))
+        requests: list[Task] = []  # to language models
+        for queue in queues:
+            seen = queue.look(count if queue.by_readiness else None)
+            if isinstance(queue, WaitingRequests):
+                requests += seen
+            else:
+                tasks = sorted([*tasks, *seen], key=by_readiness)  # stable: equals stay in the order of their lists
+        if requests:  # without sorting the tasks, as without such requests
+            tasks = list(merge(tasks, sorted(requests, key=by_readiness), key=by_readiness))
         return tasks[:count]
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
