@@ -32,8 +32,8 @@ class RoomIndex:
     does not fit because of cores, memory or a partition.
     """
 
-    def __init__(self, capacity: Capacity, kind: int, whole: bool):
-        self._capacity, self._kind, self.whole = capacity, kind, whole
+    def __init__(self, capacity: Capacity, kind: int, whole_devices: bool):
+        self._capacity, self._kind, self.whole_devices = capacity, kind, whole_devices
         self._generation = self._position = -1
         self._amount = [-1] * len(capacity.nodes)  # by node: what was free there at the last look; -1: it was down
         self._amounts: list[int] = []  # amounts that any node has, ascending
@@ -48,7 +48,8 @@ class RoomIndex:
         """
         self._refresh()
         amounts, masks, cores = self._amounts, self._masks, mode.millicores
-        begin = bisect_left(amounts, (mode.gpus << CORES) + cores) if self.whole else 0  # no smaller one is enough
+        # No smaller amount is enough.
+        begin = bisect_left(amounts, (mode.gpus << CORES) + cores) if self.whole_devices else 0
         end = len(amounts)
         at, step = (begin, 1) if tightest else (end - 1, -1)
         while begin <= at < end:
@@ -67,7 +68,8 @@ class RoomIndex:
         for number in touched:
             node, old, amount = nodes[number], before[number], -1
             if node.up:
-                amount = ((node.open[kind].bit_count() if self.whole else self._share(node)) << CORES) + node.cpu_free
+                share = node.open[kind].bit_count() if self.whole_devices else self._share(node)
+                amount = (share << CORES) + node.cpu_free
             if amount == old:
                 continue
             before[number] = amount
@@ -234,7 +236,7 @@ class Placing:
         kind = capacity.types[mode.type]
         if (rooms := self._rooms.get(kind)) is None:
             rooms = self._rooms[kind] = self._room_index(mode.type, kind)
-        if mode.memory or mode.nodes is not None or not (rooms.whole and capacity.index_of(mode).simple):
+        if mode.memory or mode.nodes is not None or not (rooms.whole_devices and capacity.index_of(mode).simple):
             among &= capacity.mask(mode)
         number = rooms.node(mode, among, tightest) if among else -1
         return None if number < 0 else capacity.on_node(mode, capacity.nodes[number])
