@@ -6,6 +6,8 @@
 A surface is a regular grid of times of one kernel of one engine on one GPU: a row of the Parquet with the names and
 points of its axes and log2 of nanoseconds, in steps of 1/512.  Of the tables the newest version of each engine is
 taken.  Cells that were not measured are continued in log-log along the axes in turn, with slopes between 0 and 1.2.
+`--unmeasured WHEEL` prints how far two rules for what was not measured are from measured times: the continuation of
+sparse attention, and experts divided as they were not measured (`hetsim.silicon.kernels`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from hetsim.silicon import kernels
+from hetsim.silicon.exact import SOURCE
+from hetsim.workload.costs import architectures, roofline
 
 OUT = Path(__file__).parents[1] / "sim" / "hetsim" / "silicon" / "surfaces.parquet"
 DATA = "aiconfigurator_core/systems/data/"
@@ -40,6 +47,7 @@ BATCHES = POWERS[:11]
 CONTEXTS = [16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 131072]
 PROMPTS = [16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]
 TOKENS = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192, 16384]
+SPARSE_HEADS = [kernels.SPARSE_HEADS * 2**i for i in range(5)]
 EXPERTS = [
     (2048, 768, 8, 128), (3072, 1536, 8, 256), (4096, 1536, 8, 128), (4096, 1024, 10, 512), (2880, 2880, 4, 128),
     (7168, 2048, 8, 256), (7168, 2048, 8, 384), (6144, 2048, 8, 256), (5120, 8192, 1, 128), (4096, 14336, 2, 8),
@@ -48,8 +56,8 @@ EXPERTS = [
 """Hidden size, intermediate size, experts of a token, experts."""
 
 
-def grid(frame: pd.DataFrame, axes: dict[str, list[int]]) -> np.ndarray | None:
-    """Log2 of the nanoseconds of a table on a grid, with missing cells continued; None if nothing lies on it."""
+def measured(frame: pd.DataFrame, axes: dict[str, list[int]]) -> np.ndarray | None:
+    """Log2 of the nanoseconds of a table on a grid, NaN where nothing was measured; None if nothing lies on it."""
     for name, points in axes.items():
         frame = frame[frame[name].isin(points)]
     if frame.empty:
@@ -58,6 +66,18 @@ def grid(frame: pd.DataFrame, axes: dict[str, list[int]]) -> np.ndarray | None:
     best = frame.groupby(list(axes))["latency"].min()
     index = [np.searchsorted(points, best.index.get_level_values(name)) for name, points in axes.items()]
     values[tuple(index)] = np.log2(np.maximum(best.to_numpy(), 1e-4) * 1e6)
+    return values
+
+
+def grid(frame: pd.DataFrame, axes: dict[str, list[int]]) -> np.ndarray | None:
+    """Log2 of the nanoseconds of a table on a grid, with missing cells continued; None if nothing lies on it."""
+    values = measured(frame, axes)
+    return None if values is None else continued(values, axes)
+
+
+def continued(values: np.ndarray, axes: dict[str, list[int]]) -> np.ndarray:
+    """Values with missing cells continued along the axes in turn."""
+    values = values.copy()
     # Sequences first, since a batch of long contexts is bound by the memory, which a short one measures.
     for axis in sorted(range(values.ndim), key=lambda axis: (axis != values.ndim - 2, -axis)):
         points = np.log2(list(axes.values())[axis])
@@ -121,7 +141,7 @@ def surfaces(wheel: Wheel) -> Iterator[Row]:
     """All surfaces of a wheel, in a fixed order."""
     for system, gpu in GPUS.items():
         for engine in ENGINES:
-            for made in (matrices, attention, latent, experts, sums, batched, linear):
+            for made in (matrices, attention, latent, experts, sums, batched, linear, sparse):
                 for version, kernel, number_format, shape, axes, values in made(wheel, system, engine):
                     yield {
                         "gpu": gpu, "engine": engine, "version": version, "kernel": kernel, "format": number_format,
@@ -268,6 +288,64 @@ def linear(wheel: Wheel, gpu: str, engine: str) -> Made:
             yield version, f"delta_{short}", "bfloat16", (), axes, total
 
 
+def sparse(wheel: Wheel, gpu: str, engine: str) -> Made:
+    """Attention to tokens that an indexer chooses: the module with all projections, for each measured model.
+
+    Longer contexts, more sequences and more heads never take less time: a shorter time of a larger cell also holds for
+    the smaller ones.  TensorRT-LLM has times at exactly 2,048 tokens that are up to three times those of 4,096.
+    """
+    for phase, short in (("generation", "decode"), ("context", "prefill")):
+        seen, name, first = set(), f"dsa_{phase}_module", "step" if phase == "generation" else "isl"
+        axes = {"num_heads": SPARSE_HEADS, "batch_size": BATCHES if short == "decode" else BATCHES[:9]}
+        axes |= {"step": CONTEXTS} if short == "decode" else {"isl": [*PROMPTS, 32768]}
+        for version, frame in wheel.tables(gpu, "sparse_attention", engine, name):
+            frame = frame[(frame["op_name"] == name) & ((frame["step"] == 0) | (first == "step"))]
+            for key, part in frame.groupby(["architecture", "gemm_type", "kv_cache_dtype"]):
+                values = measured(part, axes)
+                if key not in seen and values is not None:
+                    seen.add(key)
+                    least = kernels.never_shorter(np.where(np.isnan(values), np.inf, values))
+                    values = np.where(np.isnan(values), np.nan, least)
+                    values = longer_contexts(values, axes) if short == "decode" else more_prompts(values, axes)
+                    shape = tuple(SOURCE["architectures"][key[0]])
+                    yield version, f"sparse_{short}", f"{key[1]}/{key[2]}", shape, axes, kernels.never_shorter(values)
+
+
+def longer_contexts(values: np.ndarray, axes: dict[str, list[int]]) -> np.ndarray:
+    """Decoding with more sequences of longer contexts than were measured: the geometric mean of two bounds.
+
+    The lower bound continues the growth in sequences as it is where they are few.  In the upper bound each sequence
+    adds for the longer context what the largest measured number of sequences of that context add, each.
+    """
+    upper, there = values.copy(), ~np.isnan(values)
+    for heads, many, context in np.argwhere(~there):
+        fewer, nearer = there[heads, :many, context], there[heads, many, :context]
+        if fewer.any() and nearer.any():
+            most, last = np.flatnonzero(fewer)[-1], np.flatnonzero(nearer)[-1]
+            if there[heads, most, last]:
+                more = 2 ** values[heads, most, context] - 2 ** values[heads, most, last]
+                each = max(0.0, more) / axes["batch_size"][most]
+                total = 2 ** values[heads, many, last] + each * axes["batch_size"][many]
+                upper[heads, many, context] = np.log2(total)
+    return (continued(values, axes) + continued(upper, axes)) / 2
+
+
+def more_prompts(values: np.ndarray, axes: dict[str, list[int]]) -> np.ndarray:
+    """Prompts of one length take times in proportion to their number, where the host's launches hide them.
+
+    The tables of prompts were measured without a recorded graph: up to some thousand tokens their times are those of
+    the launches (0.1 to 3 ms), within a quarter.  Servers have launches too, which the engines' constants include.
+    """
+    counts, launched = np.log2(axes["batch_size"]), np.nanmin(values) + np.log2(1.25)
+    values = values.copy()
+    for line in lines(np.moveaxis(values, 1, -1)):
+        if (there := np.flatnonzero(~np.isnan(line))).size:
+            share = line[there[-1]] + counts - counts[there[-1]]
+            line[there[-1] + 1 :] = share[there[-1] + 1 :]
+            line[:] = np.where(line <= launched, np.minimum(line, share), line)
+    return continued(values, axes)
+
+
 def made_of(wheel: Wheel) -> bytes:
     """The Parquet of a wheel."""
     rows = list(surfaces(wheel))
@@ -282,12 +360,72 @@ def made_of(wheel: Wheel) -> bytes:
     return bytes(sink.getvalue())
 
 
+def unmeasured_contexts(wheel: Wheel) -> pd.DataFrame:
+    """Predicted over measured decoding times of sparse attention that SGLang's tables would not contain.
+
+    Those tables end at 262,144 tokens in all sequences; the others do not.
+    """
+    rows, axes = [], {"num_heads": SPARSE_HEADS, "batch_size": BATCHES, "step": CONTEXTS}
+    tokens = np.outer(BATCHES, CONTEXTS)
+    for system, engine in product(GPUS, ("vllm", "trtllm")):
+        read = wheel.table(system, "sparse_attention", engine, "dsa_generation_module")
+        for _, part in read[1].groupby(["architecture", "gemm_type", "kv_cache_dtype"]) if read else ():
+            values = measured(part, axes)
+            assert values is not None
+            least = kernels.never_shorter(np.where(np.isnan(values), np.inf, values))
+            kept = np.where(np.isnan(values) | (tokens > 1 << 18), np.nan, least)
+            error = 2 ** (longer_contexts(kept, axes) - least)
+            for many, context in np.argwhere(tokens > 1 << 18):
+                doublings = round(np.log2(tokens[many, context] / (1 << 18)))
+                rows += [(doublings, one) for one, there in zip(error[:, many, context], values[:, many, context],
+                                                                strict=True) if not np.isnan(there)]  # fmt: skip
+    return pd.DataFrame(rows, columns=["tokens / 2^18, log2", "ratio"])
+
+
+def unmeasured_divisions() -> pd.DataFrame:
+    """Predicted over measured times of divided experts, from the same experts undivided and by the two rules."""
+    rows, some = [], architectures.model("gpt-oss-120b")
+    tables = {key: one for key, one in kernels.surfaces().items() if key[2] == "experts"}
+    for key, surface in tables.items():
+        gpu, engine, shape = *key[:2], key[4]
+        whole = [one for one in tables if one[:4] == key[:4] and one[4][:4] == shape[:4] and one[4][4] == 1]
+        if shape[4] == 1 or not whole:
+            continue
+        divided = kernels.Divided(shape[4] * shape[5], 1, shape[4], shape[5])
+        builder = kernels.Builder(some, gpu, roofline.DEVICES[gpu], engine, divided)
+        others = {one: builder._divided_by_others(one) for one in whole}
+        base = min(whole, key=lambda one: (not others[one], kernels.far(shape[4:], one[4][4:]), one))
+        if pairs := others[base]:
+            ratios = [tables[one].at(TOKENS) / tables[other].at(TOKENS) for one, other in pairs]
+            share = base[4][5] / (shape[4] * shape[5])
+            undivided, own = tables[base].at(TOKENS), surface.at(TOKENS)
+            by_others = undivided * np.prod(ratios, axis=0) ** (1 / len(ratios)) / own
+            rows += [(engine, shape[4], *one) for one in zip(by_others, undivided * share / own, strict=True)]
+    return pd.DataFrame(rows, columns=["engine", "tensor parallel", "by other engines", "by weights"])
+
+
+def unmeasured(wheel: Wheel) -> None:
+    """Print the errors of what stands in for kernels that were not measured: medians, and 90 % quantiles."""
+    contexts, divisions = unmeasured_contexts(wheel), unmeasured_divisions()
+    print("sparse attention, continued: predicted / measured")
+    print(contexts.groupby(contexts.columns[0])["ratio"].describe(percentiles=[0.05, 0.5, 0.95]).round(3).to_string())
+    rules = ["by other engines", "by weights"]
+    divisions[rules] = (divisions[rules] - 1).abs()
+    for by in (["engine"], ["engine", "tensor parallel"]):
+        print("divided experts: errors,", len(divisions), "times")
+        print(divisions.groupby(by)[rules].quantile([0.5, 0.9]).unstack().round(3).to_string())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", help="the wheel aiconfigurator-core")
     parser.add_argument("--check", action="store_true", help="compare with the shipped surfaces, and write nothing")
+    parser.add_argument("--unmeasured", action="store_true", help="only print errors of rules for missing kernels")
     given = parser.parse_args()
     wheel = Wheel(given.wheel)
+    if given.unmeasured:
+        unmeasured(wheel)
+        return 0
     made = made_of(wheel)
     print(f"{len(made):,} bytes, RECORD of the wheel {wheel.record}")
     if given.check:

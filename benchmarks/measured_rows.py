@@ -284,8 +284,8 @@ def server_of(row: pd.Series) -> Server:
         weights = experts = "bf16"  # no format is named: the checkpoints have 16 bits
     names = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "int4_wo": "int4", "bf16": "bf16"}
     weights, experts = names[weights], names[experts]
-    if row["model"].startswith("kimi"):
-        weights = "bf16"  # only its experts are quantized
+    if row["model"].startswith("kimi") or (row["model"] == "glm-5" and weights == "nvfp4"):
+        weights = "bf16"  # only their experts are quantized, and a few dense layers (so says the checkpoint in nvfp4)
     if row["model"].startswith("gpt-oss"):
         weights, experts = "bf16", "mxfp4"
     tensor, attention = int(row["tp_size"]), int(row["attention"])

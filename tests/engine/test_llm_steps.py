@@ -251,11 +251,15 @@ PUBLISHED = {
 """Billions of parameters, from the models' cards and papers."""
 ROUNDED = {
     "glm-4.5": 355, "glm-4.5-air": 106, "kimi-k2": 1040, "kimi-k2.5": 1040, "llama-4-maverick": 400,
-    "llama-4-scout": 109 - 0.9, "minimax-m2": 230, "minimax-m2.5": 230,
+    "llama-4-scout": 109 - 0.9, "minimax-m2": 230, "minimax-m2.5": 230, "deepseek-v3.2": 671,
 }  # fmt: skip
-"""The same of cards that round, or count a layer that predicts further tokens; of Llama 4 less what sees (0.9)."""
+"""The same of cards that round, or count a layer that predicts further tokens; of Llama 4 less what sees (0.9).
+
+DeepSeek V3.2 is V3, of which the number is, with an indexer.
+"""
 ACTIVE = {
-    "deepseek-r1": (37, 1, 1), "deepseek-v3": (37, 1, 1), "glm-4.5": (32, 0, 1), "glm-4.5-air": (12, 0, 1),
+    "deepseek-r1": (37, 1, 1), "deepseek-v3": (37, 1, 1), "deepseek-v3.2": (37, 1, 1),
+    "glm-4.5": (32, 0, 1), "glm-4.5-air": (12, 0, 1),
     "glm-5": (40, 0, 1), "gpt-oss-20b": (3.61, 1, 0.01), "gpt-oss-120b": (5.13, 1, 0.01), "kimi-k2": (32, 1, 1),
     "kimi-k2.5": (32, 1, 1), "llama-4-scout": (17, 2, 1), "llama-4-maverick": (17, 2, 1), "minimax-m2": (10, 0, 1),
     "minimax-m2.5": (10, 0, 1), "mixtral-8x7b": (12.9, 2, 0.1), "mixtral-8x22b": (39, 2, 1),

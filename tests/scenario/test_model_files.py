@@ -40,6 +40,9 @@ QWEN3 = {
 }  # fmt: skip
 FILES: dict[str, dict[str, Any]] = {
     "deepseek-v3": DEEPSEEK,
+    "deepseek-v3.2": {
+        **DEEPSEEK, "model_type": "deepseek_v32", "index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048,
+    },
     "glm-5": {
         **DEEPSEEK, "model_type": "glm_moe_dsa", "hidden_size": 6144, "num_hidden_layers": 78,
         "num_attention_heads": 64, "num_key_value_heads": 64, "vocab_size": 154880, "intermediate_size": 12288,

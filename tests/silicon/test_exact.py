@@ -54,6 +54,29 @@ def test_measured_points_are_exact_and_others_as_shipped(tiny):
     assert kernels.surface_of(attention) is kernels.surfaces()[attention]  # its table is not there
 
 
+def test_sparse_attention_is_that_of_the_model_and_never_shorter_than_a_smaller_one(tiny, tmp_path):
+    """Rows of another model, and of layers that share the choice of another one, do not count."""
+    shape = (6144, 2048, 192, 256, 32, 128, 2048)
+    key = ("h200", "sglang", "sparse_decode", "fp8_block/fp8", shape)
+    shipped = kernels.surfaces()[key]
+    folder = tmp_path / "aiconfigurator_core" / "systems" / "data" / "h200_sxm" / "sparse_attention" / "sglang"
+    (folder / shipped.version).mkdir(parents=True)
+    name, model_name = "dsa_generation_module", "GlmMoeDsaForCausalLM"
+    rows = [
+        (name, model_name, 8, 2, 4096, 0.090), (name, model_name, 8, 2, 2048, 0.5), (name, model_name, 8, 3, 5000, 0.2),
+        ("dsa_generation_module_skip_indexer", model_name, 8, 2, 4096, 0.001),
+        (name, "DeepseekV32ForCausalLM", 8, 2, 4096, 0.002),
+    ]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["op_name", "architecture", "num_heads", "batch_size", "step", "latency"])
+    table = table.assign(gemm_type="fp8_block", kv_cache_dtype="fp8")
+    table.to_parquet(folder / shipped.version / f"{name}_perf.parquet")
+    made = kernels.surface_of(key)
+    assert float(made.at(8, 2, 4096)) == pytest.approx(0.09e-3, rel=1e-9)
+    assert float(made.at(8, 3, 5000)) < 0.2e-3  # the shipped times of larger sizes are shorter
+    assert float(made.at(8, 2, 2048)) < 0.0901e-3 and made.launch == shipped.launch
+    assert all((np.diff(made.values, axis=axis) >= 0).all() for axis in range(3))
+
+
 def test_the_tables_are_named_and_part_of_the_versions(tiny):
     assert store.versions()["aiconfigurator-core"] == "0.12.0"
     interval = engines.interval(model("llama-3.1-70b"), DEVICES["h100"], 4, "vllm-0.15")

@@ -39,9 +39,11 @@ def measured(
     if not (file := folder / f"{columns[1]}_perf.parquet").is_file():
         return None
     frame = rows(file)
-    formats, sizes, names = (text.split() for text in columns[2:])
-    given = (*number_format.split("/")[: len(formats)], *shape)
+    formats, sizes, names = (text.split() for text in columns[2:5])
+    named = [name for name, one in SOURCE["architectures"].items() if tuple(one) == shape]
+    given = (*number_format.split("/")[: len(formats)], *(named or shape))
     wanted: dict[str, Any] = dict(zip((*formats, *sizes), given, strict=True))
+    wanted |= dict(*columns[5:])
     if kernel.startswith(("nccl_", "mla_gen_")):
         wanted["op_name"] = kernel.removeprefix("nccl_")
     for column, value in wanted.items():

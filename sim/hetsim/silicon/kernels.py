@@ -21,7 +21,7 @@ import numpy as np
 from hetsim.build import package_data
 from hetsim.model.step_times import KernelSteps
 from hetsim.silicon import exact
-from hetsim.workload.costs.architectures import Architecture
+from hetsim.workload.costs.architectures import WIDTHS, Architecture
 from hetsim.workload.costs.roofline import Peak
 
 STEPS = 512.0  # steps of a stored value per factor of two
@@ -90,7 +90,15 @@ def surface_of(key: Key) -> Surface:
     values = STEPS * np.log2(1e9 * shipped.at(*np.meshgrid(*points, indexing="ij")))
     where = tuple(np.searchsorted(axis, one) for axis, one in zip(points, table[0], strict=True))
     values[where] = STEPS * np.log2(np.maximum(1e9 * table[1], 100.0))
+    values = never_shorter(values) if key[2].startswith("sparse") else values
     return Surface(shipped.version, tuple(map(np.log2, points)), values, shipped.launch)
+
+
+def never_shorter(values: np.ndarray) -> np.ndarray:
+    """Return times on a grid, each reduced to the smallest time of all larger sizes."""
+    for axis in range(values.ndim):
+        values = np.flip(np.minimum.accumulate(np.flip(values, axis), axis), axis)
+    return values
 
 
 TOKENS = np.array([1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280,
@@ -104,6 +112,7 @@ FORMATS = {
     "bf16": ("bfloat16",), "fp16": ("bfloat16",), "fp8": ("fp8", "fp8_block"), "nvfp4": ("nvfp4",),
     "int4": ("int4_wo",), "int4-32": ("int4_wo",), "mxfp4": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4"),
 }  # fmt: skip
+SPARSE_HEADS = 8  # smallest number of heads of the surfaces of sparse attention
 NORMS = 16.0  # bytes that norms, sums and rotations of a layer move per number of a token's hidden state
 
 
@@ -221,8 +230,6 @@ class Builder:
     def made(self) -> Kernels:
         """Return all kernels of a step; NotMeasured names a kernel that is missing."""
         model, tensor = self.model, self.divided.tensor
-        if model.indexer is not None:
-            raise NotMeasured("sparse attention is not modeled")
         kernels = kernels_for(model)
         (self._latent if model.latent is not None else self._attention)(kernels)
         if model.linear is not None:
@@ -263,8 +270,11 @@ class Builder:
         heads = max(1, model.heads // tensor)
         kept = (min(self.formats(model.number_format.kv)), "bfloat16")
         weights = self.formats(model.number_format.weights)
+        formats = tuple(f"{one}/{other}" for one in (*weights, "fp8_block", "bfloat16") for other in kept)
+        if model.indexer is not None:
+            self._sparse(kernels, heads, formats)
+            return
         try:
-            formats = tuple(f"{one}/{other}" for one in (*weights, "fp8_block", "bfloat16") for other in kept)
             decode, prefill = (self.surface(f"latent_module_{one}", formats) for one in ("decode", "prefill"))
         except NotMeasured:
             decode, prefill = (self.surface(f"latent_{one}", kept) for one in ("decode", "prefill"))
@@ -284,6 +294,26 @@ class Builder:
             kernels.prefill += model.layers * (LENGTHS > 0) * seconds
         kernels.decode += model.layers * decode.beyond(heads, SEQUENCES[:, None], CONTEXTS)
         kernels.prefill += model.layers * (LENGTHS > 0) * prefill.at(heads, PROMPTS[:, None], LENGTHS)
+
+    def _sparse(self, kernels: Kernels, heads: int, formats: tuple[str, ...]) -> None:
+        """Add attention to the tokens that an indexer chooses, and all projections."""
+        model, latent, indexer = self.model, self.model.latent, self.model.indexer
+        assert latent is not None and indexer is not None
+        sizes = latent.q_lora_rank or 0, latent.qk_nope_head_dim, latent.v_head_dim
+        shape = (model.hidden, *sizes, indexer.heads, indexer.head_size, indexer.tokens)
+        if not any(key[:3] == (self.gpu, self.engine, "sparse_decode") and key[4] == shape for key in surfaces()):
+            raise NotMeasured(f"sparse attention of this shape was not measured with {self.engine} on {self.gpu}")
+        decode, prefill = (self.surface(f"sparse_{one}", formats, shape) for one in ("decode", "prefill"))
+        # The smallest measured time of decoding is that of launches and of reading the weights of the fewest heads.
+        smallest, weights = (
+            sum(map(math.prod, model.model_copy(update={"heads": count})._projections))
+            * WIDTHS[model.number_format.weights] / (0.75 * self.peak.bandwidth)
+            for count in (SPARSE_HEADS, heads)
+        )  # fmt: skip
+        seconds = decode.beyond(heads, SEQUENCES[:, None], CONTEXTS) + min(smallest, decode.launch)
+        kernels.decode += model.layers * seconds
+        seconds = never_shorter(np.maximum(weights, prefill.at(heads, PROMPTS[:, None], LENGTHS)))
+        kernels.prefill += model.layers * (LENGTHS > 0) * seconds
 
     def _linear(self, kernels: Kernels) -> None:
         model, tensor, linear = self.model, self.divided.tensor, self.model.linear
