@@ -20,7 +20,7 @@ from hetsim.silicon import engines, kernels
 from hetsim.workload.costs.architectures import Architecture, model
 from hetsim.workload.costs.roofline import DEVICES
 
-SHIPPED = "33c7af14550dd68b9cf56f17c87264182c8954a0fda6f1d37b1510f7bababe7a"
+SHIPPED = "98bcb2d64617ec529d7c49616af98a17cf3bed44a74baa7c6bbd02e01f1ee96b"
 RECORD = "e6602de294d7b99e2e18584245ba9c4c54bb164e3810f7d7a5eebcc3598fd57e"
 
 
@@ -65,7 +65,7 @@ def test_a_step_is_no_shorter_than_reading_the_weights_and_near_a_measured_serve
 
 
 @pytest.mark.parametrize("text", ["vllm-0.15", "trtllm-1.0", "sglang-0.5"])
-@pytest.mark.parametrize("name", ["llama-3.1-70b", "qwen3-235b-a22b", "deepseek-r1", "minimax-m2.5"])
+@pytest.mark.parametrize("name", ["llama-3.1-70b", "qwen3-235b-a22b", "deepseek-r1", "deepseek-v3.2", "minimax-m2.5"])
 @pytest.mark.parametrize("gpu", ["h200", "b200", "mi300x"])
 def test_steps_grow_with_all_they_do_and_jumps_equal_single_steps(gpu, name, text):
     steps = engines.steps_of(model(name), DEVICES[gpu], 8, text)
@@ -290,8 +290,8 @@ def test_an_uncertain_service_draws_one_factor_a_replication():
         ({"engine": "vllm-9.9"}, "the nearest is"), ({"step": {"roofline": True}},
             "engine and step exclude each other"),
         ({"engine": None, "uncertain": True}, "give engine"),
-        ({"model": "glm-5", "tensor_parallel": 2}, "sparse attention is not "
-                                                   "modeled"), ({"gpu": None}, "the GPU of the steps is missing"),
+        ({"model": "glm-5", "gpu": "l40s"}, "sparse attention of this shape was not measured with vllm on l40s"),
+        ({"gpu": None}, "the GPU of the steps is missing"),
     ],
 )  # fmt: skip
 def test_what_an_engine_does_not_know_is_said(service, message):
@@ -314,7 +314,9 @@ def test_hetsim_list_support():
     assert all(row["gpus"] == [1, 2, 4, 8] and row["first"][0] < 1 < row["first"][1] for row in rows.values())
     small = "{name: glm-5, number_format: nvfp4}"
     text = CliRunner().invoke(hetsim, ["list", "support", "--model", small, "--gpu", "b300"])
-    assert "sparse attention is not modeled" in text.output
+    assert text.output.count("guess: no measured model of this family and size") == 3
+    text = CliRunner().invoke(hetsim, ["list", "support", "--model", "gpt-oss-120b", "--gpu", "b200"])
+    assert "changed as with sglang" in " ".join(text.output.split())
     for wrong in (["list", "support"], ["list", "models", "--model", "x", "--gpu", "y"]):
         assert CliRunner().invoke(hetsim, wrong).exit_code == 2
     wrong = CliRunner().invoke(hetsim, ["list", "support", "--model", "lama", "--gpu", "h100"])

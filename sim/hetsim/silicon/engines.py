@@ -83,18 +83,23 @@ def steps_of(model: Architecture, peak: Peak, gpus: int, text: str, data: int = 
     data: number of replicas that share their experts, all of them with as many tokens in a step; expert: degree of
     expert parallelism.
     """
+    kernels, constants = kernels_with(model, peak, Divided(gpus, data, None, expert), text)
+    return kernels.steps(constants)
+
+
+def kernels_with(model: Architecture, peak: Peak, divided: Divided, text: str) -> tuple[Kernels, dict[str, float]]:
+    """Return a step's kernels and an engine's constants; ValueError as `steps_of`."""
     (engine, figures), gpu = engine_of(text), gpu_of(peak)
     if peak.matrix_flops is None:
         raise ValueError("the peak of the GPU's matrix units is unknown")
-    if gpu is None and data * expert > 1:
+    if gpu is None and divided.attention * divided.expert > 1:
         raise ValueError(f"{NO_GPU}, but of data_parallel and expert_parallel only measured kernels are known")
     if gpu is None:
-        return roofline_kernels(model, peak, gpus).steps(figures["unknown"])
+        return roofline_kernels(model, peak, divided.gpus), figures["unknown"]
     try:
-        kernels = kernels_of(model, gpu, peak, engine=engine, divided=Divided(gpus, data, None, expert))
+        return kernels_of(model, gpu, peak, engine=engine, divided=divided), figures["constants"]
     except NotMeasured as reason:
         raise ValueError(f"{reason}; leave out engine to estimate the steps from figures of the GPU") from None
-    return kernels.steps(figures["constants"])
 
 
 def defaults(text: str) -> dict[str, Any]:
@@ -219,24 +224,24 @@ def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
     peak = device(gpu_name)
     rows = dict[tuple[str, ...], dict[str, Any]]()
     for (name, figures), gpus in product(fitted()["engines"].items(), NODE):
-        level, bounds = _support(architecture, peak, gpus, f"{name}-{figures['to']}")
-        versions = f"{name}-{figures['from']} to {figures['to']}"
-        row: dict[str, Any] = {"name": versions, "gpu": gpu_name, "kind": level, "summary": str(bounds)}
+        level, bounds, transferred = _support(architecture, peak, gpus, f"{name}-{figures['to']}")
+        versions, summary = f"{name}-{figures['from']} to {figures['to']}", "; ".join((str(bounds), *transferred))
+        row: dict[str, Any] = {"name": versions, "gpu": gpu_name, "kind": level, "summary": summary}
         if isinstance(bounds, Interval):
-            row |= {"low": bounds.low, "high": bounds.high, "first": bounds.first}
-        rows.setdefault((versions, level, str(bounds)), {**row, "gpus": []})["gpus"].append(gpus)
+            row |= {"low": bounds.low, "high": bounds.high, "first": bounds.first, "transferred": transferred}
+        rows.setdefault((versions, level, summary), {**row, "gpus": []})["gpus"].append(gpus)
     for row in rows.values():
         row["name"] += f" on {', '.join(map(str, row['gpus']))} GPU" + "s" * (row["gpus"] != [1])
     return list(rows.values())
 
 
-def _support(architecture: Architecture, peak: Peak, gpus: int, text: str) -> tuple[str, Interval | str]:
+def _support(architecture: Architecture, peak: Peak, gpus: int, text: str) -> tuple[str, Interval | str, list[str]]:
     try:
         architecture.check_parts(gpus)
         if peak.memory is not None and architecture.bytes >= peak.memory * gpus:
             raise ValueError(f"{architecture.bytes / 1e9:.4g} GB of weights do not fit into the memory of the GPUs")
-        steps_of(architecture, peak, gpus, text)
+        kernels, _ = kernels_with(architecture, peak, Divided(gpus), text)
     except ValueError as reason:
-        return "none", str(reason).partition(";")[0]
+        return "none", str(reason).partition(";")[0], []
     bounds = interval(architecture, peak, gpus, text)
-    return bounds.level, bounds
+    return bounds.level, bounds, kernels.transferred

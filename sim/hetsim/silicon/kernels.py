@@ -3,7 +3,8 @@
 A layer multiplies with its matrices, attends, sums partial results over the GPUs twice, and, in a mixture of experts,
 sends its tokens through experts.  The time of each kernel comes from a measured surface of the engine on that GPU.
 Kernels that were not measured for a model raise `NotMeasured`.  Experts are an exception: the times of an unmeasured
-shape are those of the nearest measured shape, in proportion to the operations.
+shape are those of the nearest measured shape, in proportion to the operations.  The times of an unmeasured division
+over GPUs differ from those of the nearest measured division as they differ with other engines on the same GPU.
 
 `surfaces.parquet` has measured times on regular grids, by GPU and engine.  `benchmarks/distil.py` makes it from the
 kernel tables of aiconfigurator-core (Apache-2.0; NOTICE names source and changes).
@@ -353,21 +354,37 @@ class Builder:
         model = self.model
         shape = (model.hidden, model.intermediate, model.active_experts, model.experts)
         formats = self.formats(model.number_format.experts or model.number_format.weights)
-        near = [
-            (place, far(shape, key[4][:4]) + 4 * far(self.divided.experts, key[4][4:]), key)
-            for place, number_format in enumerate(formats) for key in surfaces()
-            if key[:4] == (self.gpu, self.engine, "experts", number_format)
-        ]  # fmt: skip
+        own, tokens, near = self.divided.experts, TOKENS * self.divided.attention, []
+        for key in surfaces():
+            if key[:3] == (self.gpu, self.engine, "experts") and key[3] in formats:
+                apart, others = far(own, key[4][4:]), self._divided_by_others(key)
+                distance = far(shape, key[4][:4]) + (1 if others else 4) * apart
+                near.append((formats.index(key[3]), distance, key, others if apart else []))
         if not near:
             raise NotMeasured(f"experts in {' or '.join(formats)} were not measured with {self.engine} on {self.gpu}")
-        _, distance, key = min(near)  # in the first format that has some
+        _, distance, key, others = min(near)  # in the first format that has some
         if distance > 4.0:
             raise NotMeasured(f"similar experts were not measured with {self.engine} on {self.gpu}")
-        scale = math.prod(shape[:2]) / math.prod(key[4][:2])
-        scale *= math.prod(key[4][4:]) / math.prod(self.divided.experts)
+        seconds = surface_of(key).at(tokens) * (math.prod(shape[:2]) / math.prod(key[4][:2]))
+        how = f"changed as with {' and '.join(one[1] for one, _ in others)}" if others else "scaled by their weights"
         if distance:
-            kernels.transferred.append(f"experts of shape {shape} have the times of {key[4]}")
-        return scale * surface_of(key).at(TOKENS * self.divided.attention)
+            wanted, base = (f"{one[:4]} on {one[4]} x {one[5]} GPUs" for one in ((*shape, *own), key[4]))
+            kernels.transferred.append(f"experts {wanted} (tensor x expert parallel) have the times of {base}, {how}")
+        if not others:
+            return seconds * (math.prod(key[4][4:]) / math.prod(own))
+        ratios = [surface_of(one).at(tokens) / surface_of(other).at(tokens) for one, other in others]
+        return np.asarray(seconds * np.prod(ratios, axis=0) ** (1 / len(ratios)))
+
+    def _divided_by_others(self, key: Key) -> list[tuple[Key, Key]]:
+        """Return other engines' surfaces of experts: as divided here, and as in `key`.
+
+        The ratio of the two shows what the other division changes: narrower matrices use a GPU less well.
+        """
+        pairs: list[tuple[Key, Key]] = [
+            ((self.gpu, engine, *key[2:4], (*key[4][:4], *self.divided.experts)), (self.gpu, engine, *key[2:]))
+            for engine in ENGINES if engine != self.engine
+        ]  # fmt: skip
+        return [pair for pair in pairs if all(one in surfaces() for one in pair)]
 
 
 def far(one: tuple[int, ...], other: tuple[int, ...]) -> float:
