@@ -40,3 +40,11 @@ def test_groups_that_attend_for_themselves_read_prompts_together():
     assert (full.every, full.budget, full.memory) == (39, 8192 + 8 * 64 + 64, 0.8)
     assert rows.rules_of(pd.Series({**ROW, "attention": 8.0, "batch_size": 8.0})).every == 60
     assert rows.rules_of(pd.Series(ROW)).every == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "formats"), [("glm-5", ("bf16", "nvfp4", "fp8")), ("deepseek-v3", ("nvfp4", "nvfp4", "fp8"))]
+)
+def test_checkpoints_of_glm_in_4_bits_keep_their_attention_in_16(model, formats):
+    changes = {"model": model, "model_path": "", "tp_size": 8.0, "moe_ep_size": 1.0, "moe_tp_size": 8.0}
+    assert rows.server_of(pd.Series({**ROW, **changes, "backend": "sglang"})).formats == formats
