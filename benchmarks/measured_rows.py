@@ -2,8 +2,9 @@
 
 The wheel aiconfigurator-core has a table `silicon_sample.csv`: mean time to first token and time a token of vLLM,
 TensorRT-LLM and SGLang under a steady number of concurrent requests.  Repeats of a configuration count once, with their
-median.  B300, GB300, gpt-oss-120b, GLM, and configurations whose SHA-1 ends in 0, 1 or 2 are kept out.  The digest is
-that of the columns in `KEY`, joined by "|", numbers without a fraction as whole ones and missing ones empty.
+median, and so do those that share a measurement under two names (DeepSeek R1 and V3, two files).  B300, GB300,
+gpt-oss-120b, GLM, and configurations whose SHA-1 ends in 0, 1 or 2 are kept out.  The digest is that of the columns in
+`KEY`, joined by "|", numbers without a fraction as whole ones and missing ones empty.
 
 The settings are those of the repositories of InferenceMAX (scripts in `benchmarks`, loads in `.github/configs`, by the
 day of the measurement) and of aiconfigurator (templates of its generator, for NVIDIA's own runs).
@@ -19,12 +20,17 @@ from io import BytesIO
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from hetsim.silicon.kernels import Divided
 
 SAMPLE = "aiconfigurator_core/systems/silicon_sample.csv"
 KEY = ["backend", "backend_version", "model_path", "system", "precision", "gemm_quant_mode", "moe_quant_mode", "isl",
        "osl", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"]  # fmt: skip
+SAME = ["system", "backend", "isl", "osl", "batch_size", "silicon_ttft_ms", "silicon_tpot_ms"]
+"""Columns that are equal in two points only if they are one measurement."""
+MEASURED = ["silicon_ttft_ms", "silicon_tpot_ms"]
 MODELS = {
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2.5", "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
     "Qwen/Qwen3-32B": "qwen3-32b", "nvidia/Qwen3-32B-NVFP4": "qwen3-32b",
@@ -41,8 +47,6 @@ ASYNCHRONOUS = {"vllm": "0.14"}
 """First version whose results are seen a step later, if it is not the first measured one."""
 PUBLIC = r"db-dump|source_file=20"
 """Start of the source of rows of the public benchmark InferenceMAX; the others are NVIDIA's own (genai-perf)."""
-SPECULATES = "1.2.0rc6.post3"
-"""Version with which InferenceMAX measures DeepSeek with speculative decoding, which no column tells."""
 WARMED = "2026-01-21"
 """First day of InferenceMAX with warm-up requests; before, SGLang compiled kernels while the first requests waited."""
 ROUNDS = 10
@@ -78,19 +82,28 @@ def rows_of(wheel: str) -> pd.DataFrame:
     rows["gpus"] = rows["tp_size"] * rows["pp_size"] * rows["attention"]
     rows = rows[rows["gpus"] <= 8].copy()
     rows["name"] = rows.apply(canonical, axis=1)
+    rows["gpu"] = rows["system"].str.removesuffix("_sxm")
+    rows["model"] = rows["model_path"].map(MODELS)
+    rows["family"] = rows["model"].map(family)
+    digest = rows["name"].map(lambda name: hashlib.sha1(name.encode()).hexdigest()[-1])
+    rows["kept_out"] = (
+        digest.isin(list("012")) | rows["gpu"].isin(["b300", "gb300"]) | rows["model"].isin(["gpt-oss-120b", "glm-5"])
+    )
+    measured = list(rows[SAME].round({"silicon_ttft_ms": 2, "silicon_tpot_ms": 2}).itertuples(index=False, name=None))
+    dumped = {one for one, source in zip(measured, rows["silicon_data_source"], strict=True) if "db-dump" in source}
+    speculative = [speculates(row, one in dumped) for one, (_, row) in zip(measured, rows.iterrows(), strict=True)]
+    rows["speculative"] = np.array(speculative)
+    rows["same"] = alike(rows["name"] + np.where(rows["speculative"], "|speculative", ""), measured)
     count = len(rows)
-    first = rows.drop_duplicates("name").set_index("name")
-    medians = rows.groupby("name")[["silicon_ttft_ms", "silicon_tpot_ms"]].median()
-    first[medians.columns] = medians.loc[first.index]
-    first["repeats"] = rows.groupby("name").size()
+    rows["own"] = rows["silicon_data_source"].str.match(PUBLIC).map({True: 0, False: 1})
+    grouped = rows.groupby("same", sort=False)
+    first = rows.sort_values("own", kind="stable").drop_duplicates("same").set_index("same")
+    first[MEASURED] = grouped[MEASURED].median()
+    first["kept_out"], first["repeats"] = grouped["kept_out"].any(), grouped.size()
+    first.index = pd.Index(first["name"] + np.where(first["speculative"], "|speculative", ""))
     first.attrs["rows"] = count
-    digest = pd.Series([hashlib.sha1(name.encode()).hexdigest()[-1] for name in first.index], index=first.index)
-    first["gpu"] = first["system"].str.removesuffix("_sxm")
-    first["model"] = first["model_path"].map(MODELS)
-    first["family"] = first["model"].map(family)
     named = first["silicon_data_source"].str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
-    other = named > first["batch_size"] * first["attention"]
-    first["sound"] = ~other & (first["backend_version"] != SPECULATES)
+    first["sound"] = ~(named > first["batch_size"] * first["attention"])
     days = first.apply(public, axis=1)
     first["warm"] = (first["backend"] != "sglang") | (days == "") | (days >= WARMED)
     for name, row in first.iterrows():
@@ -99,10 +112,36 @@ def rows_of(wheel: str) -> pd.DataFrame:
             first.loc[name, ["attention", "moe_ep_size"]] = attention, expert
             first.loc[name, ["tp_size", "moe_tp_size"]] = row["gpus"] // attention, row["gpus"] // expert
             first.loc[name, "batch_size"] = row["batch_size"] * row["attention"] // attention
-    first["kept_out"] = (
-        digest.isin(list("012")) | first["gpu"].isin(["b300", "gb300"]) | first["model"].isin(["gpt-oss-120b", "glm-5"])
-    )
     return first
+
+
+def alike(names: pd.Series, measured: list[tuple[object, ...]]) -> np.ndarray:
+    """Numbers of configurations; those that share a measurement are one."""
+    name, point = pd.factorize(names)[0], pd.factorize(pd.Series(measured))[0]
+    size = name.max() + 1
+    links = coo_array((np.ones(len(name)), (name, size + point)), shape=(size + point.max() + 1,) * 2)
+    return np.asarray(connected_components(links, directed=False)[1][name])
+
+
+def speculates(row: pd.Series, dumped: bool) -> bool:
+    """Was a point measured with speculative decoding?  No column tells it, but the published loads and images do.
+
+    DeepSeek with TensorRT-LLM 1.2.0rc6.post3, and with 1.1.0rc2.post2 from the day on which that was added; Qwen3.5 in
+    8 bits on four B200 with SGLang 0.5.9 and whole experts.  DeepSeek in 8 bits on eight B200 with SGLang 0.5.9 was
+    measured with it and without up to some load, and only with it beyond.  The dump of the benchmark's database has
+    the points without it (`dumped`), and none of a load or image that was only measured with it.
+    """
+    day, version_of = public(row), str(row["backend_version"])
+    if not day or dumped:
+        return False
+    if row["backend"] == "trtllm":
+        since = {"1.2.0rc6.post3": "", "1.1.0rc2.post2": "2026-01-14"}.get(version_of, "never")
+        return row["family"] == "latent" and day >= since
+    if (row["backend"], row["gpu"], row["precision"], version_of) != ("sglang", "b200", "fp8", "0.5.9"):
+        return False
+    if row["model"] == "qwen3.5-397b-a17b":
+        return row["gpus"] == 4 and row["moe_ep_size"] == 1
+    return row["family"] == "latent" and row["gpus"] == 8 and row["moe_ep_size"] == 1
 
 
 @dataclass(frozen=True)

@@ -385,7 +385,7 @@ def errors(frame: pd.DataFrame, out: np.ndarray, of: np.ndarray, unknown: bool =
         rows = of & (frame["backend"] == engine).to_numpy()
         if rows.any():
             token, first = (design(frame[rows], unknown, part) @ constants[: len(CONSTANTS)] for part in PARTS_OF)
-            made[rows] = np.log(frame.loc[rows, MEASURED].to_numpy() / 1e3)
+            made[rows] = np.log(frame.loc[rows, ["silicon_tpot_ms", "silicon_ttft_ms"]].to_numpy() / 1e3)
             made[rows] -= np.log(np.column_stack([token, first + constants[-1]]))
     return made
 
@@ -413,10 +413,7 @@ def first_token(frame: pd.DataFrame, run: pd.DataFrame, fits: Fits) -> np.ndarra
 
 LEAST = 5
 """Servers of an engine with a model, from which on the model counts as measured with it."""
-ALIKE = 0.2
-"""How much the errors of a cell have in common (0: each counts alone, 1: each cell counts alone): with GPUs left out,
-the smallest of 0, 0.05, 0.1 and so on that has at least 80 % of the servers of each GPU and engine inside (of 50)."""
-MEASURED, PARTS_OF = ["silicon_tpot_ms", "silicon_ttft_ms"], ("parts", "first")
+PARTS_OF = ("parts", "first")
 
 
 def cells(frame: pd.DataFrame) -> np.ndarray:
@@ -433,23 +430,23 @@ def seen(frame: pd.DataFrame, out: np.ndarray) -> np.ndarray:
     return (pairs.map(pairs[~out].value_counts()).fillna(0) >= LEAST).to_numpy()
 
 
-def reach(found: list[np.ndarray], cell: np.ndarray, power: float = 1.0) -> list[float]:
+def reach(found: list[np.ndarray], cell: np.ndarray, new: bool = False) -> list[float]:
     """Bounds that contain nine of ten errors, a token and to the first one, as far above as below, and their number.
 
-    The n errors of a cell weigh n to 1 - `power`, as they have much in common; less than `LEAST` do not count.  Where
-    each cell weighs the same, a new one is one of them (hierarchical conformal prediction; Dunn, Wasserman and Ramdas,
-    Journal of the American Statistical Association 118, 2023), whose errors are taken as the largest.  A left-out GPU
-    or family is as likely slower as faster than the others; they are too few to say on which side it errs.
+    Each error counts, but for cells of less than `LEAST`.  For a `new` cell each cell weighs the same, and the new one
+    is one of them (hierarchical conformal prediction; Dunn, Wasserman and Ramdas, Journal of the American Statistical
+    Association 118, 2023), whose errors are taken as the largest.  A left-out GPU or family is as likely slower as
+    faster than the others; they are too few to say on which side it errs.
     """
     parts = [pd.DataFrame(one, columns=["token", "first"]).assign(cell=cell).dropna() for one in found]
     table = pd.concat(parts, ignore_index=True)
     sizes = table["cell"].map(pd.concat([one["cell"].value_counts() for one in parts]).groupby(level=0).max())
     table, sizes = table[sizes >= LEAST], sizes[sizes >= LEAST]
-    share = min(1.0, 0.9 + (power == 1) * 0.9 / table["cell"].nunique())
+    share = min(1.0, 0.9 + new * 0.9 / table["cell"].nunique())
     made = []
     for name in ("token", "first"):
         ordered = table[name].abs().sort_values()
-        weights = (sizes[ordered.index] ** -power).cumsum()
+        weights = (sizes[ordered.index] ** -float(new)).cumsum()
         made.append(float(ordered.iloc[int((weights < share * weights.iloc[-1] * (1 - 1e-9)).sum())]))
     return [-made[0], made[0], -made[1], made[1], len(table)]
 
@@ -461,7 +458,7 @@ def of_known(frame: pd.DataFrame, left: str = "", unknown: bool = False) -> list
         rows = (frame["gpu"] == gpu).to_numpy()
         out = rows | (frame["gpu"] == left).to_numpy()
         made.append(np.where(seen(frame, out)[:, None], errors(frame, out, rows, unknown), np.nan))
-    return reach(made, cells(frame), ALIKE)
+    return reach(made, cells(frame))
 
 
 def of_families(frame: pd.DataFrame, left: str = "", unknown: bool = False, gpus: bool = True) -> list[float]:
@@ -474,7 +471,7 @@ def of_families(frame: pd.DataFrame, left: str = "", unknown: bool = False, gpus
             out = same | (rows & gpus) | (frame["gpu"] == left).to_numpy()
             if (same & rows).any():
                 made.append(errors(frame, out, same & rows, unknown))
-    return reach(made, cells(frame))
+    return reach(made, cells(frame), new=True)
 
 
 def own(found: np.ndarray) -> list[float] | None:
@@ -625,6 +622,15 @@ def report(frame: pd.DataFrame, today: np.ndarray) -> pd.DataFrame:
     return summary(frame, columns)
 
 
+def apart(other: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
+    """Errors of servers that are not in the frame, with constants of its servers of other GPUs."""
+    _, fits = left_out(frame)
+    run = replayed(other, fits)
+    first = first_token(other, run, fits)
+    return summary(other, {"token": np.abs(1e3 * run["tpot"].to_numpy() / other["silicon_tpot_ms"].to_numpy() - 1.0),
+                           "first": np.abs(1e3 * first / other["silicon_ttft_ms"].to_numpy() - 1.0)})  # fmt: skip
+
+
 def simulated(row: pd.Series) -> tuple[float, float]:
     """Mean time a token and to the first token of a row as `hetsim run` has it, of requests after the first of each."""
     server, rules, (clients, prompt, output, room) = row["server"], row["rules"], row["load"]
@@ -753,13 +759,14 @@ def main() -> None:
     rows = rows_of(given.wheel)
     print(f"{rows.attrs['rows']:,} rows, {len(rows):,} configurations, {rows['kept_out'].sum():,} kept out")
     constants = dict.fromkeys(BUDGET, START)
+    plain, shown = ~rows["speculative"], ~rows["kept_out"]
     if given.simulate:
-        some = rows[~rows["kept_out"]].sample(8 * given.simulate, random_state=2)
+        some = rows[plain & shown].sample(8 * given.simulate, random_state=2)
         compared(prepared(some, constants), given.simulate)
         return
-    frame = prepared(rows[~rows["kept_out"]], constants)
+    frame = prepared(rows[plain & shown], constants)
     if given.points:
-        table = points(frame, prepared(rows[rows["kept_out"]], constants))
+        table = points(frame, prepared(rows[plain & ~shown], constants))
         table.to_csv(given.points, index=False, float_format="%.5g", lineterminator="\n")
         return
     reasons = pd.Series(frame.attrs["refused"], dtype=object).value_counts()
@@ -768,10 +775,12 @@ def main() -> None:
         FILE.write_text(written(shipped(frame)), encoding="utf-8")
     pd.set_option("display.width", 200)
     print(report(frame, frame["roofline"].to_numpy()).round(3).to_string())
+    print("\nmeasured with speculative decoding, predicted as without it (A):")
+    print(apart(prepared(rows[~plain & shown], constants), frame).round(3).to_string())
     print(f"{time.process_time() - start:.0f} s of processor time")
     if given.kept_out:
         print("\nkept out, with what is shipped:")
-        print(kept_out(prepared(rows[rows["kept_out"]], constants), frame).round(3).to_string())
+        print(kept_out(prepared(rows[plain & ~shown], constants), frame).round(3).to_string())
 
 
 if __name__ == "__main__":
