@@ -204,6 +204,7 @@ def without(*keys: str) -> dict[str, Any]:
                                                               "model: {layers: ...,"),
         ({**QWEN3, "mlp_only_layers": [1, 2]}, "mlp_only_layers: only"),
         ({**QWEN3, "decoder_sparse_step": 2}, "decoder_sparse_step: only"),
+        ({**DEEPSEEK, "index_topk": 2048, "index_topk_freq": 4}, "index_topk_freq: only models with an index"),
         ({**LLAMA, "quantization_config": {"quant_method": "bitsandbytes"}}, 'quantization_config: "bitsandbytes"'),
         ({**LLAMA, "quantization_config": 4}, "quantization_config: "),
         ({**LLAMA, "quantization_config": {"quant_method": ["x"]}}, "quantization_config: "),

@@ -100,6 +100,9 @@ class _Config:
 
     def attention(self, layers: int, kind: str) -> dict[str, Any]:
         if self.value("kv_lora_rank") is not None:
+            if (every := self.value("index_topk_freq")) not in (None, 1):
+                text = f"only models with an index in every layer are supported; got {shown(every)}"
+                self.refuse("index_topk_freq", text)
             latent = self.part("latent")
             if self.value("q_lora_rank") is not None:
                 latent["q_lora_rank"] = self.number("q_lora_rank")
