@@ -45,8 +45,10 @@ BUDGET = {"vllm": 8192, "trtllm": 8192, "sglang": 8192}
 """Prompt tokens of a step, the engines' defaults on these GPUs."""
 ASYNCHRONOUS = {"vllm": "0.14"}
 """First version whose results are seen a step later, if it is not the first measured one."""
-PUBLIC = r"db-dump|source_file=20"
+PUBLIC = r"db-dump|source_file=(20|qwen3)"
 """Start of the source of rows of the public benchmark InferenceMAX; the others are NVIDIA's own (genai-perf)."""
+UNDATED = {"source_file=2": "2025-10-29", "source_file=q": "2026-03-24"}
+"""Day of rows of the benchmark without one, by the start of their source; the second has times of that day's rows."""
 WARMED = "2026-01-21"
 """First day of InferenceMAX with warm-up requests; before, SGLang compiled kernels while the first requests waited."""
 ROUNDS = 10
@@ -95,9 +97,9 @@ def rows_of(wheel: str) -> pd.DataFrame:
     rows["speculative"] = np.array(speculative)
     rows["same"] = alike(rows["name"] + np.where(rows["speculative"], "|speculative", ""), measured)
     count = len(rows)
-    rows["own"] = rows["silicon_data_source"].str.match(PUBLIC).map({True: 0, False: 1})
+    rows["private"] = ~rows["silicon_data_source"].str.match(PUBLIC)
     grouped = rows.groupby("same", sort=False)
-    first = rows.sort_values("own", kind="stable").drop_duplicates("same").set_index("same")
+    first = rows.sort_values("private", kind="stable").drop_duplicates("same").set_index("same")
     first[MEASURED] = grouped[MEASURED].median()
     first["kept_out"], first["repeats"] = grouped["kept_out"].any(), grouped.size()
     first.index = pd.Index(first["name"] + np.where(first["speculative"], "|speculative", ""))
@@ -175,7 +177,7 @@ def public(row: pd.Series) -> str:
     """The day on which InferenceMAX measured a row; empty for a row of NVIDIA's own."""
     source = row["silicon_data_source"]
     found = re.search(r"measured=(\d{4}-\d\d-\d\d)", source)
-    return (found[1] if found else "2025-10-29") if re.match(PUBLIC, source) else ""
+    return (found[1] if found else UNDATED[source[:13]]) if re.match(PUBLIC, source) else ""
 
 
 def divided(row: pd.Series) -> tuple[int, int] | None:
