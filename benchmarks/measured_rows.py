@@ -68,25 +68,26 @@ def family(model: str) -> str:
     return next((kind for name, kind in FAMILIES.items() if model.startswith(name)), "experts")
 
 
-def canonical(row: pd.Series) -> str:
+def canonical(row: pd.Series, columns: list[str] = KEY) -> str:
     """The description of a configuration, of which the digest is taken."""
-    values = [row[name] for name in KEY]
+    values = [row[name] for name in columns]
     return "|".join("" if pd.isna(one) else f"{one:g}" if isinstance(one, float) else str(one) for one in values)
 
 
-def rows_of(wheel: str) -> pd.DataFrame:
-    """Servers that read and decode on the same GPUs, at most eight of them, each configuration once."""
+def sample(wheel: str, mode: str) -> pd.DataFrame:
+    """All points of a mode: agg (read and decode on the same GPUs) or disagg."""
     with zipfile.ZipFile(wheel) as archive:
         rows = pd.read_csv(BytesIO(archive.read(SAMPLE)))
-    rows = rows[rows["mode"] == "agg"].copy()
-    experts = rows["moe_tp_size"].fillna(1) * rows["moe_ep_size"].fillna(1)
-    rows["attention"] = rows["attention_dp_size"].fillna(np.maximum(1, experts // rows["tp_size"])).replace(0, 1)
-    rows["gpus"] = rows["tp_size"] * rows["pp_size"] * rows["attention"]
-    rows = rows[rows["gpus"] <= 8].copy()
-    rows["name"] = rows.apply(canonical, axis=1)
+    rows = rows[rows["mode"] == mode].copy()
     rows["gpu"] = rows["system"].str.removesuffix("_sxm")
     rows["model"] = rows["model_path"].map(MODELS)
     rows["family"] = rows["model"].map(family)
+    return rows
+
+
+def once(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """Each configuration once, with the medians of its points; kept out if one of its names is."""
+    rows["name"] = rows.apply(canonical, axis=1, columns=columns)
     digest = rows["name"].map(lambda name: hashlib.sha1(name.encode()).hexdigest()[-1])
     rows["kept_out"] = (
         digest.isin(list("012")) | rows["gpu"].isin(["b300", "gb300"]) | rows["model"].isin(["gpt-oss-120b", "glm-5"])
@@ -95,15 +96,24 @@ def rows_of(wheel: str) -> pd.DataFrame:
     dumped = {one for one, source in zip(measured, rows["silicon_data_source"], strict=True) if "db-dump" in source}
     speculative = [speculates(row, one in dumped) for one, (_, row) in zip(measured, rows.iterrows(), strict=True)]
     rows["speculative"] = np.array(speculative)
-    rows["same"] = alike(rows["name"] + np.where(rows["speculative"], "|speculative", ""), measured)
-    count = len(rows)
+    rows["key"] = rows["name"] + np.where(rows["speculative"], "|speculative", "")
+    rows["same"] = alike(rows["key"], measured)
     rows["private"] = ~rows["silicon_data_source"].str.match(PUBLIC)
     grouped = rows.groupby("same", sort=False)
     first = rows.sort_values("private", kind="stable").drop_duplicates("same").set_index("same")
     first[MEASURED] = grouped[MEASURED].median()
     first["kept_out"], first["repeats"] = grouped["kept_out"].any(), grouped.size()
-    first.index = pd.Index(first["name"] + np.where(first["speculative"], "|speculative", ""))
-    first.attrs["rows"] = count
+    first.attrs["rows"] = len(rows)
+    return first.set_index("key")
+
+
+def rows_of(wheel: str) -> pd.DataFrame:
+    """Servers that read and decode on the same GPUs, at most eight of them, each configuration once."""
+    rows = sample(wheel, "agg")
+    experts = rows["moe_tp_size"].fillna(1) * rows["moe_ep_size"].fillna(1)
+    rows["attention"] = rows["attention_dp_size"].fillna(np.maximum(1, experts // rows["tp_size"])).replace(0, 1)
+    rows["gpus"] = rows["tp_size"] * rows["pp_size"] * rows["attention"]
+    first = once(rows[rows["gpus"] <= 8].copy(), KEY)
     named = first["silicon_data_source"].str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
     first["sound"] = ~(named > first["batch_size"] * first["attention"])
     days = first.apply(public, axis=1)
