@@ -1,10 +1,11 @@
-"""Predict 3,208 measured servers of language models, none of them fitted, and print how far off that is.
+"""Predict 3,420 measured servers of language models, none of them fitted, and print how far off that is.
 
 `python -m benchmarks.measured_servers --wheel PATH` reads the measured points of the wheel aiconfigurator-core
 (`benchmarks/measured_rows.py`) and predicts each from the kernels that hetsim ships.
 
 A row is a closed loop of `batch_size` clients for each group of GPUs that attends for itself.  It is replayed here by
 a stepper of its own, which has the rules of an engine and only them; `--simulate N` compares it with `hetsim run`.
+212 servers read prompts and decode on different GPUs (`benchmarks/measured_disaggregated.py`).
 What is kept out (`measured_rows`) stays so until `--kept-out`.
 """
 
@@ -20,7 +21,7 @@ import re
 import time
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -39,6 +40,8 @@ from hetsim.workload.costs import architectures, roofline
 FILE = pathlib.Path(__file__).parents[1] / "sim" / "hetsim" / "silicon" / "engines.json"
 Fits = dict[str, dict[str, np.ndarray]]
 """Constants by GPU and engine."""
+Predict = Callable[..., pd.DataFrame]
+"""As `replayed`."""
 
 
 @cache
@@ -46,9 +49,7 @@ def architecture(name: str, formats: tuple[str, str, str]) -> architectures.Arch
     """A model in the formats of a server."""
     model = architectures.model(name)
     changes = {"weights": formats[0], "experts": formats[1], "kv": formats[2]}
-    return architectures.Architecture.model_validate(
-        {**model.model_dump(exclude_none=True), "number_format": changes}
-    )
+    return architectures.Architecture.model_validate({**model.model_dump(exclude_none=True), "number_format": changes})
 
 
 @cache
@@ -274,6 +275,7 @@ FIRST = 0.2
 START = {"kernels": 1.0, "moved": 1.0, "fixed": 1e-3, "per_layer": 3e-5, "nvfp4": 1e-5, "per_sequence": 2e-5,
          "reading": 5e-5, "reading_special": 5e-4}  # fmt: skip
 FRONT_END = 0.002
+NO_ROOM = "the weights and one request do not fit into the memory of these GPUs"
 
 
 def room_of(server: Server, rules: Rules) -> int:
@@ -294,20 +296,24 @@ def room_of(server: Server, rules: Rules) -> int:
     return max(0, int(left / (model.bytes_per_token * copies)))
 
 
+def refusal(server: Server, room: int, tokens: int) -> str:
+    """Why a server with requests of so many tokens cannot be predicted; empty if it can."""
+    known = kernels(server)
+    return known if isinstance(known, str) else NO_ROOM if room < tokens else ""
+
+
 def prepared(rows: pd.DataFrame, constants: dict[str, dict[str, float]]) -> pd.DataFrame:
     """The rows that can be predicted, with seconds of each part; the reasons of the others are in `attrs`."""
     made, refused = [], {}
     for name, row in rows.iterrows():
         server = server_of(row)
-        known = kernels(server)
         rules = rules_of(row)
         room = room_of(server, rules)
-        if isinstance(known, str):
-            refused[name] = known
+        if reason := refusal(server, room, row["isl"] + row["osl"]):
+            refused[name] = reason
             continue
-        if room < row["isl"] + row["osl"]:
-            refused[name] = "the weights and one request do not fit into the memory of these GPUs"
-            continue
+        known = kernels(server)
+        assert isinstance(known, Kernels)
         load = (int(row["batch_size"]), int(row["isl"]), int(row["osl"]), room)
         steps = known.steps(constants[server.engine])
         run = replay(steps, rules, *load, server.engine == "trtllm", FRONT_END)
@@ -438,26 +444,33 @@ def reach(found: list[np.ndarray], cell: np.ndarray, new: bool = False) -> list[
     Association 118, 2023), whose errors are taken as the largest.  A left-out GPU or family is as likely slower as
     faster than the others; they are too few to say on which side it errs.
     """
-    parts = [pd.DataFrame(one, columns=["token", "first"]).assign(cell=cell).dropna() for one in found]
+    columns = ["token", "first"]
+    parts = [pd.DataFrame(one, columns=columns).assign(cell=cell).dropna(how="all", subset=columns) for one in found]
     table = pd.concat(parts, ignore_index=True)
     sizes = table["cell"].map(pd.concat([one["cell"].value_counts() for one in parts]).groupby(level=0).max())
     table, sizes = table[sizes >= LEAST], sizes[sizes >= LEAST]
     share = min(1.0, 0.9 + new * 0.9 / table["cell"].nunique())
     made = []
-    for name in ("token", "first"):
-        ordered = table[name].abs().sort_values()
+    for name in columns:
+        ordered = table[name].dropna().abs().sort_values()
         weights = (sizes[ordered.index] ** -float(new)).cumsum()
         made.append(float(ordered.iloc[int((weights < share * weights.iloc[-1] * (1 - 1e-9)).sum())]))
     return [-made[0], made[0], -made[1], made[1], len(table)]
 
 
 def of_known(frame: pd.DataFrame, left: str = "", unknown: bool = False) -> list[float]:
-    """Bounds from GPUs left out in turn, and one besides, for models that their engine was measured with."""
+    """Bounds from GPUs left out in turn, and one besides, for models that their engine was measured with.
+
+    Times a token of servers whose source names another load do not count; their first tokens do, as with a GPU left
+    out these err more widely than the others say.
+    """
     made = []
     for gpu in sorted(set(frame["gpu"]) - {left}):
         rows = (frame["gpu"] == gpu).to_numpy()
         out = rows | (frame["gpu"] == left).to_numpy()
-        made.append(np.where(seen(frame, out)[:, None], errors(frame, out, rows, unknown), np.nan))
+        found = np.where(seen(frame, out)[:, None], errors(frame, out, rows, unknown), np.nan)
+        found[~frame["sound"].to_numpy(dtype=bool), 0] = np.nan
+        made.append(found)
     return reach(made, cells(frame))
 
 
@@ -489,15 +502,19 @@ def own(found: np.ndarray) -> list[float] | None:
     return [*made, count] if made else None
 
 
-def coverage(frame: pd.DataFrame, found: np.ndarray, unknown: bool) -> tuple[np.ndarray, np.ndarray]:
+def coverage(
+    frame: pd.DataFrame, found: np.ndarray, unknown: bool, apart: pd.DataFrame | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Are errors of each row within bounds from other GPUs' servers, left out in turn; and the half-widths as shares.
 
-    A column for times a token, and one for first tokens.
+    A column for times a token, and one for first tokens.  `apart`: the rows, if they are none of the frame.
     """
-    inside, half = np.zeros((len(frame), 2), bool), np.zeros((len(frame), 2))
-    for gpu in sorted(frame["gpu"].unique()):
-        rows = (frame["gpu"] == gpu).to_numpy()
-        known = seen(frame, rows)
+    both = frame if apart is None else pd.concat([frame, apart])
+    other = np.arange(len(both)) >= len(frame)
+    inside, half = np.zeros((len(found), 2), bool), np.zeros((len(found), 2))
+    for gpu in sorted(both["gpu"][-len(found) :].unique()):
+        out = (both["gpu"] == gpu).to_numpy()
+        rows, known = out[-len(found) :], seen(both, out | other)[-len(found) :]
         for chosen, of in ((rows & known, of_known), (rows & ~known, of_families)):
             if chosen.any():
                 bounds = np.array(of(frame, str(gpu), unknown)[:4]).reshape(2, 2)
@@ -570,8 +587,10 @@ def shipped(frame: pd.DataFrame) -> dict[str, object]:
             "gpus": frequent(part["gpu"]),
             "front_end": float(f"{fits[engine][-1]:.5g}"), "asynchronous": ASYNCHRONOUS.get(str(engine), first),
         }  # fmt: skip
-    rounded = {level: {key: [round(value, 4) for value in one] for key, one in of_level.items()}
-               for level, of_level in levels.items()}
+    rounded = {
+        level: {key: [round(value, 4) for value in one] for key, one in of_level.items()}
+        for level, of_level in levels.items()
+    }
     return {"engines": engines, "errors": rounded, "points": points, "widening": round(widening(frame), 4)}
 
 
@@ -595,7 +614,9 @@ def named(constants: np.ndarray) -> dict[str, float]:
 
 def summary(frame: pd.DataFrame, columns: dict[str, np.ndarray]) -> pd.DataFrame:
     """Medians of errors, and means of what is inside, by GPU and engine, and of all."""
-    table = pd.DataFrame({"GPU": frame["gpu"], "engine": frame["backend"], **columns})
+    engine = frame["backend"] + (" disaggregated" if "roles" in frame else "")
+    engine += np.where(frame["speculative"], " speculative", "")
+    table = pd.DataFrame({"GPU": frame["gpu"], "engine": engine, **columns})
     numbers = {name: "mean" if name.startswith("inside") else "median" for name in columns}
     grouped = table.groupby(["GPU", "engine"])
     made = grouped.agg(numbers)
@@ -605,30 +626,30 @@ def summary(frame: pd.DataFrame, columns: dict[str, np.ndarray]) -> pd.DataFrame
     return made
 
 
-def report(frame: pd.DataFrame, today: np.ndarray) -> pd.DataFrame:
-    """The table: errors of today's roofline, of (A) and (B), and what their intervals cover."""
-    y, z = (frame[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
-    columns = {"today": np.abs(today / y - 1.0)}
+def report(
+    frame: pd.DataFrame, today: np.ndarray, others: list[tuple[pd.DataFrame, Predict]]
+) -> list[pd.DataFrame]:
+    """The table: errors of today's roofline, of (A) and (B), what their intervals cover; and those of other rows."""
+    start = {"today": np.abs(today / (frame["silicon_tpot_ms"].to_numpy() / 1e3) - 1.0)}
+    tables: list[tuple[pd.DataFrame, Predict, dict[str, np.ndarray]]] = [(frame, replayed, start)]
+    tables += [(rows, predict, {}) for rows, predict in others]
     for case, unknown in (("A", False), ("B", True)):
         _, fits = left_out(frame, unknown)
-        run = replayed(frame, fits, unknown)
-        token, first = run["tpot"].to_numpy(), first_token(frame, run, fits)
-        inside, half = coverage(frame, np.log(np.column_stack([y / token, z / first])), unknown)
-        columns |= {
-            f"{case} token": np.abs(token / y - 1.0), f"inside {case}": inside[:, 0].astype(float),
-            f"half {case}": half[:, 0], f"{case} first": np.abs(first / z - 1.0),
-            f"inside {case} first": inside[:, 1].astype(float), f"half {case} first": half[:, 1],
-        }  # fmt: skip
-    return summary(frame, columns)
-
-
-def apart(other: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
-    """Errors of servers that are not in the frame, with constants of its servers of other GPUs."""
-    _, fits = left_out(frame)
-    run = replayed(other, fits)
-    first = first_token(other, run, fits)
-    return summary(other, {"token": np.abs(1e3 * run["tpot"].to_numpy() / other["silicon_tpot_ms"].to_numpy() - 1.0),
-                           "first": np.abs(1e3 * first / other["silicon_ttft_ms"].to_numpy() - 1.0)})  # fmt: skip
+        for rows, predicted, columns in tables:
+            y, z = (rows[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
+            run = predicted(rows, fits, unknown)
+            token, first = run["tpot"].to_numpy(), first_token(rows, run, fits)
+            found = np.log(np.column_stack([y / token, z / first]))
+            inside, half = coverage(frame, found, unknown, None if rows is frame else rows)
+            columns |= {
+                f"{case} token": np.abs(token / y - 1.0), f"inside {case}": inside[:, 0].astype(float),
+                f"half {case}": half[:, 0], f"{case} first": np.abs(first / z - 1.0),
+                f"inside {case} first": inside[:, 1].astype(float), f"half {case} first": half[:, 1],
+            }  # fmt: skip
+    plain = [(rows, pd.DataFrame(columns)) for rows, _, columns in tables if not rows["speculative"].any()]
+    both = pd.concat([columns for _, columns in plain]).drop(columns="today")
+    pooled = summary(pd.concat([rows for rows, _ in plain]), {name: both[name].to_numpy() for name in both})
+    return [*(summary(rows, columns) for rows, _, columns in tables), pooled.tail(1)]
 
 
 def simulated(row: pd.Series) -> tuple[float, float]:
@@ -696,13 +717,11 @@ def shipped_fits(known: dict[str, dict[str, Any]]) -> dict[str, np.ndarray]:
     }
 
 
-def kept_out(frame: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
+def kept_out(frame: pd.DataFrame, predict: Predict) -> pd.DataFrame:
     """Errors of servers that nothing was fitted to, by what kept them out, GPU and engine."""
-    reasons = pd.Series(frame.attrs["refused"], dtype=object).value_counts()
-    print(f"{len(frame):,} askable; refused:", *(f"{count} {reason}" for reason, count in reasons.items()), sep="\n  ")
     known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
     fits = dict.fromkeys(frame["gpu"].unique(), shipped_fits(known))
-    run = replayed(frame, fits)
+    run = predict(frame, fits)
     y, z = (frame[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
     bounds = []
     for row in frame.itertuples():
@@ -747,7 +766,21 @@ def points(frame: pd.DataFrame, hidden: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables).sort_values(POINTS[:10], kind="stable").reset_index(drop=True)
 
 
+def askable(rows: pd.DataFrame, refused: dict[str, str]) -> None:
+    """Print how many points can be predicted, and why the others cannot; these reasons, or those of agg rows."""
+    reasons = dict(refused)
+    for name, row in rows[rows["mode"] == "agg"].iterrows():
+        server = server_of(row)
+        reasons[name] = refusal(server, room_of(server, rules_of(row)), row["isl"] + row["osl"])
+    why = rows.index.map(reasons).fillna("")
+    points = rows["repeats"].groupby(why).sum()
+    print(f"{points['']:,} of {points.sum():,} points askable, {(why == '').sum():,} of {len(rows):,} configurations")
+    print("refused:", *(f"{count:,} points: {reason}" for reason, count in points.items() if reason), sep="\n  ")
+
+
 def main() -> None:
+    from benchmarks import measured_disaggregated as disaggregated  # imports this module
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheel", required=True, help="the wheel aiconfigurator-core")
     parser.add_argument("--write", action="store_true", help="fit the engines and write engines.json")
@@ -756,32 +789,40 @@ def main() -> None:
     parser.add_argument("--points", type=pathlib.Path, metavar="CSV", help="only write all servers and predictions")
     given = parser.parse_args()
     start = time.process_time()
-    rows = rows_of(given.wheel)
+    rows, apart = rows_of(given.wheel), disaggregated.rows_of(given.wheel)
     print(f"{rows.attrs['rows']:,} rows, {len(rows):,} configurations, {rows['kept_out'].sum():,} kept out")
+    print(
+        f"{apart['repeats'].sum():,} disaggregated, {len(apart):,} configurations, {apart['kept_out'].sum():,} kept out"
+    )
     constants = dict.fromkeys(BUDGET, START)
     plain, shown = ~rows["speculative"], ~rows["kept_out"]
     if given.simulate:
         some = rows[plain & shown].sample(8 * given.simulate, random_state=2)
         compared(prepared(some, constants), given.simulate)
         return
-    frame = prepared(rows[plain & shown], constants)
+    frame, other = prepared(rows[plain & shown], constants), disaggregated.prepared(apart)
     if given.points:
         table = points(frame, prepared(rows[plain & ~shown], constants))
         table.to_csv(given.points, index=False, float_format="%.5g", lineterminator="\n")
         return
-    reasons = pd.Series(frame.attrs["refused"], dtype=object).value_counts()
-    print(f"{len(frame):,} askable; refused:", *(f"{count} {reason}" for reason, count in reasons.items()), sep="\n  ")
+    askable(pd.concat([rows, apart]), other.attrs["refused"])
     if given.write:
         FILE.write_text(written(shipped(frame)), encoding="utf-8")
     pd.set_option("display.width", 200)
-    print(report(frame, frame["roofline"].to_numpy()).round(3).to_string())
-    print("\nmeasured with speculative decoding, predicted as without it (A):")
-    print(apart(prepared(rows[~plain & shown], constants), frame).round(3).to_string())
+    speculative = prepared(rows[~plain & shown], constants)
+    others = [(speculative, replayed), (other[~other["kept_out"]], disaggregated.replayed)]
+    for table in report(frame, frame["roofline"].to_numpy(), others):
+        print(table.round(3).to_string())
     print(f"{time.process_time() - start:.0f} s of processor time")
     if given.kept_out:
         print("\nkept out, with what is shipped:")
-        print(kept_out(prepared(rows[plain & ~shown], constants), frame).round(3).to_string())
+        for hidden, predict in ((prepared(rows[plain & ~shown], constants), replayed),
+                                (prepared(rows[~plain & ~shown], constants), replayed),
+                                (other[other["kept_out"]], disaggregated.replayed)):  # fmt: skip
+            print(kept_out(hidden, predict).round(3).to_string())
 
 
 if __name__ == "__main__":
-    main()
+    from benchmarks.measured_servers import main as run  # one module for all, as its results are cached
+
+    run()

@@ -27,6 +27,21 @@ def test_a_cell_has_bounds_of_its_own_from_nine_errors_on():
     assert servers.own(rising) == pytest.approx([0.2, 3.8, -3.8, -0.2, 39])
 
 
+def test_an_error_that_is_not_known_leaves_the_other_one(monkeypatch):
+    """Times a token of servers whose source names another load do not count, their first tokens do."""
+    frame = pd.DataFrame({"backend": "e", "gpu": ["a"] * 9 + ["b"] * 9, "model": "llama-3.1-8b", "sound": True})
+    frame.loc[0, "sound"] = False
+    found = np.full((18, 2), 0.1)
+    found[0] = 5.0
+    monkeypatch.setattr(servers, "errors", lambda frame, out, of, unknown: np.where(of[:, None], found, np.nan))
+    assert servers.of_known(frame) == [-0.1, 0.1, -0.1, 0.1, 18]
+    found[1:3, 1] = 5.0
+    assert servers.of_known(frame)[1:4:2] == [0.1, 5.0]
+    frame["sound"] = True
+    found[1, 0] = 5.0
+    assert servers.of_known(frame)[1:4:2] == [5.0, 5.0]
+
+
 @pytest.mark.slow
 def test_left_out_gpus_and_families_are_covered(monkeypatch):
     """Errors of a cell have a part in common, drawn anew for each; nine of ten are inside."""
@@ -37,7 +52,7 @@ def test_left_out_gpus_and_families_are_covered(monkeypatch):
         for name, family in list(models.items())[: 2 + number % 3]:
             rows += [{"backend": "e", "gpu": f"g{number:02}", "model": name, "family": family,
                       "error": rng.normal(0, 0.4 * spread) + part} for part in rng.normal(0, spread, 12)]  # fmt: skip
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(rows).assign(sound=True)
     errors = frame["error"].to_numpy()
 
     def known(frame, out, of, unknown=False):
