@@ -560,10 +560,10 @@ def shipped(frame: pd.DataFrame) -> dict[str, object]:
     fits, guessed = engine_fits(frame), engine_fits(frame, unknown=True)
     measured: dict[str, list[float]] = {}
     points: dict[str, list[list[float]]] = {}
-    found, cell = folded(frame), cells(frame)
+    found, cell, sound = folded(frame), cells(frame), frame["sound"].to_numpy(dtype=bool)
     for key in sorted(set(cell)):
         part = frame[cell == key]
-        if (bounds := own(found[cell == key])) is not None:
+        if (bounds := own(found[sound & (cell == key)])) is not None:
             measured[key] = bounds
             tokens = part["isl"] + part["osl"]
             loads = zip(tokens, part["batch_size"], part["gpus"], strict=True)
