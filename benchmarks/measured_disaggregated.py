@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from benchmarks import measured_servers as servers
+from benchmarks import measured_model as servers
 from benchmarks.measured_rows import KEY, ROUNDS, Rules, Server, once, public, rules_of, sample, server_of
 from hetsim.model.step_times import attended
 from hetsim.silicon.kernels import TOKENS, Kernels

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import measured_servers as servers
+from benchmarks import measured_model as servers
 
 
 def test_for_a_new_cell_errors_of_one_cell_count_less_than_as_many_of_several():

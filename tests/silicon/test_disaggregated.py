@@ -12,8 +12,9 @@ import pytest
 
 import hetsim as hs
 from benchmarks import measured_disaggregated as apart
-from benchmarks import measured_servers as servers
+from benchmarks import measured_model as servers
 from benchmarks.measured_rows import SAMPLE, Rules, Server
+from benchmarks.measured_servers import FILE
 from hetsim.silicon.kernels import Divided
 
 ROLE = {"num_workers": 1, "batch_size": 1, "tp_size": 1, "pp_size": 1, "attention_dp_size": 8, "moe_tp_size": 1,
@@ -76,7 +77,7 @@ def test_every_recipe_is_found_by_one_row_at_most():
 def replay(clients, workers, load=(1000, 200), engine="sglang", seconds=0.0, most=1 << 40, slots=1 << 40, low=1.0):
     """A closed loop on H100 with Llama 3.1 8B, and its times, without asynchronous steps."""
     server = Server("llama-3.1-8b", ("bf16",) * 3, "h100", engine, Divided(1, 1, None, 1))
-    constants = json.loads(servers.FILE.read_text(encoding="utf-8"))["engines"][engine]["constants"]
+    constants = json.loads(FILE.read_text(encoding="utf-8"))["engines"][engine]["constants"]
     made = servers.kernels(server)
     times = [apart.Times(made, constants, 1) for _ in range(2)]
     rules = Rules(low, 8192, late=False)
@@ -116,7 +117,7 @@ def test_groups_with_unequal_prompts_take_the_longest_but_experts_the_sum():
 def test_the_replay_agrees_with_hetsim_run():
     """Whole responses; `hetsim run` counts a first token when the prompt is read."""
     run, _ = replay(32, (2, 1), load=(2000, 300), low=0.8)
-    engine = json.loads(servers.FILE.read_text(encoding="utf-8"))["engines"]["sglang"]["to"]
+    engine = json.loads(FILE.read_text(encoding="utf-8"))["engines"]["sglang"]["to"]
     model = servers.architecture("llama-3.1-8b", ("bf16",) * 3).model_dump(exclude_none=True)
     fast = {"in": "1e6 GB/s", "out": "1e6 GB/s"}
     gpus = {"type": "h100", "count": 1, "memory": "1 TB"}
@@ -140,8 +141,8 @@ def test_the_replay_agrees_with_hetsim_run():
     assert np.mean(run.tpot) == pytest.approx(tasks["tpot"].mean(), rel=0.02)
 
 
-def test_the_page_counts_all_points():
+def test_the_tables_of_the_page_have_all_configurations():
     page = (Path(__file__).parents[2] / "docs" / "background" / "measured-servers.md").read_text(encoding="utf-8")
-    predicted, total = re.search(r"([\d,]+) of the ([\d,]+) points are predicted", page).groups()
-    refused = sum(int(count) for count in re.findall(r"\n- (\d+) points: ", page))
-    assert total == "3,420" and int(predicted.replace(",", "")) + refused == 3420
+    rows = re.findall(r"\n\| all(, [a-z ]+)? \| ([\d,]+) \|", page)
+    counts = [int(count.replace(",", "")) for what, count in rows if what != ", with disaggregated servers"]
+    assert len(counts) == 6 and sum(counts) == 2485 + 211
