@@ -256,13 +256,15 @@ CONSTANTS = ["kernels", "moved", "fixed", "per_layer", "nvfp4", "per_sequence", 
 """What is fitted of an engine: shares of the measured times, seconds a step, a layer (with nvfp4 more, for kernels that
 quantize), a sequence, and a layer of a step that reads prompts (more with latent or linear attention, which has more
 kernels): such steps are no recorded graph, so the host launches each kernel."""
-PULL = {"kernels": (1.0, 1.0), "moved": (1.0, 0.3), "nvfp4": (0.0, 800.0)}
-"""Values toward which constants are pulled, and how strongly: the measured times of kernels hold."""
+PULL = {"kernels": (1.0, 1.0), "moved": (1.0, 0.3), "nvfp4": (0.0, 800.0), "front_end": (0.006, 10.0)}
+"""Values toward which constants are pulled, and how strongly: the measured times of kernels hold, and on other servers
+with H100 a front end takes about 8 ms (`FRONT_END` among them)."""
 FIRST = 0.2
 """Weight of first tokens in a fit, next to the times a token."""
 START = {"kernels": 1.0, "moved": 1.0, "fixed": 1e-3, "per_layer": 3e-5, "nvfp4": 1e-5, "per_sequence": 2e-5,
          "reading": 5e-5, "reading_special": 5e-4}  # fmt: skip
 FRONT_END = 0.002
+"""Seconds that a request takes to the scheduler in a replay; what is fitted of a front end comes on top."""
 NO_ROOM = "the weights and one request do not fit into the memory of these GPUs"
 
 
@@ -342,8 +344,8 @@ def fitted(frame: pd.DataFrame, unknown: bool = False) -> np.ndarray:
     target = np.concatenate([np.ones(len(y)), np.full(loose.sum(), FIRST)])
     weights, prior, goal = np.ones(len(target)), np.zeros((len(PULL), columns.shape[1])), np.zeros(len(PULL))
     for line, (name, (value, strength)) in enumerate(PULL.items()):
-        strength = 0.1 * math.sqrt(len(y)) if unknown and value else strength * math.sqrt(len(y))
-        prior[line, CONSTANTS.index(name)], goal[line] = strength, strength * value
+        strength = 0.1 * math.sqrt(len(y)) if unknown and value == 1.0 else strength * math.sqrt(len(y))
+        prior[line, [*CONSTANTS, "front_end"].index(name)], goal[line] = strength, strength * value
     for _ in range(25):
         system = np.vstack([columns * weights[:, None], prior])
         found, _ = nnls(system, np.concatenate([weights * target, goal]))

@@ -62,7 +62,8 @@ def shipped(frame: pd.DataFrame) -> dict[str, object]:
             "models": frequent(key.rpartition("/")[2] for key in cell[frame["backend"] == engine]),
             "formats": frequent(formats_of(architecture(one.model, one.formats)) for one in part["server"]),
             "gpus": frequent(part["gpu"]),
-            "front_end": float(f"{fits[engine][-1]:.5g}"), "asynchronous": ASYNCHRONOUS.get(str(engine), first),
+            "front_end": float(f"{fits[engine][-1] + servers.FRONT_END:.5g}"),
+            "asynchronous": ASYNCHRONOUS.get(str(engine), first),
         }  # fmt: skip
     rounded = {
         level: {key: [round(value, 4) for value in one] for key, one in of_level.items()}
@@ -188,10 +189,10 @@ def compared(frame: pd.DataFrame, count: int) -> None:
 
 def shipped_fits(known: dict[str, dict[str, Any]]) -> dict[str, np.ndarray]:
     """The constants and front end of each engine, as hetsim ships them."""
-    return {
-        engine: np.array([*(one["constants"][name] for name in servers.CONSTANTS), one["front_end"]])
-        for engine, one in known.items()
-    }
+    given = {engine: {**one["constants"], "front_end": one["front_end"]} for engine, one in known.items()}
+    names = [*servers.CONSTANTS, "front_end"]
+    least = np.array([0.0] * len(servers.CONSTANTS) + [servers.FRONT_END])
+    return {engine: np.array([constants[name] for name in names]) - least for engine, constants in given.items()}
 
 
 def kept_out(frame: pd.DataFrame, predict: Predict) -> pd.DataFrame:
