@@ -282,7 +282,7 @@ def test_a_profile_lies_beside_its_scenario_and_travels_with_it(tmp_path):
         ("service: {compte: 3 ms}", 'unknown key "compte"; did you mean "compute"?'),
         ("service: {upload: 3 ms}", "f.yaml:1:1: service: a service needs compute"),
         ("service: {profile: f.yaml}", "includes another profile; only scenarios may include profiles"),
-        ("- 5", "a scenario must be a mapping of keys to values; got a list"),
+        ("- 5", "a profile must be a mapping of keys to values; got a list"),
         ("service: {step: {fixed: 3 ms}}", "f.yaml describes a language model; add kind: llm to the service"),
         ("service: {kind: llm, front_end: 3 ms}", "f.yaml describes a language model; add kind: llm to the service"),
     ],

@@ -333,6 +333,38 @@ def test_a_log_narrows_the_interval_of_a_profile(tmp_path):
     assert 0.94 < service.interval[0] < 1 < service.interval[1] < 1.06
 
 
+@pytest.mark.slow
+def test_a_summary_narrows_an_interval_as_a_log_does(tmp_path):
+    """A server 8 % slower than the profile says, with other arrivals; also with a log of another run."""
+    path = tmp_path / "server.yaml"
+    path.write_text(yaml.safe_dump(scenario({**KNOWN, "interval": [0.8, 1.3]}, tokens=TOKENS)))
+    columns = run(4, 100, {**KNOWN, "drift": {"mean": 1.08}})
+    (tmp_path / "one.json").write_text(json.dumps(vllm(columns, 4)))
+    log = write_log(tmp_path / "log.csv", columns)
+    for more in ([], ["--observe", log, "--force"]):
+        profile, service = fitted(tmp_path, "--observe", tmp_path / "one.json", *more, "--server", path)
+        low, high = service.interval
+        assert 0.95 < low < 1.08 < high < 1.25 and profile["measured"]["interval_before"] == [0.8, 1.3]
+    done = invoke("--observe", tmp_path / "one.json", "--unit", "ms", "--server", path, "--out", tmp_path)
+    assert done.exit_code == 2 and "--unit and --where are for tables" in done.output
+
+
+def test_the_standard_error_of_a_summary_is_that_of_two_random_loads(tmp_path):
+    """Of 60 known servers, the intervals from 40 requests had 56; 36 without this error.  Few requests say nothing."""
+    path, file = tmp_path / "server.yaml", tmp_path / "one.json"
+    path.write_text(yaml.safe_dump(scenario(KNOWN, tokens=TOKENS)))
+    file.write_text(json.dumps(vllm(run(4, 40, KNOWN), 4)))
+    server = SummaryServer(path, file)
+    times, front = server.service.times, server.service.front_end
+    loads = server.behind(times, front, 10)
+    assert len(set(loads)) == 10 and loads[-1] == server.behind(times, front)[0]
+    error = server.standard_error(times, front)
+    assert error == pytest.approx(2**0.5 * np.std(loads, ddof=1) * 1.8331 / 1.6449, rel=1e-3)
+    assert abs(loads[-1]) < 3 * error < 0.5
+    server.count = 9
+    assert server.standard_error(times, front) == math.inf
+
+
 @pytest.mark.nightly
 def test_the_posterior_has_the_factor_of_another_run_nine_of_ten_times(tmp_path):
     """200 servers, drawn from the interval before; each runs once for the log, and once more: 0.1 % of tests fail."""

@@ -191,7 +191,8 @@ def without(*keys: str) -> dict[str, Any]:
         ({**LLAMA, "model_type": "mamba"}, 'config.json:2:3: model_type: "mamba" is not supported; give model: '
                                            '{layers:'),
         ({**LLAMA, "model_type": ["llama"]}, "model_type: "),
-        (without("model_type"), "config.json: model_type: nothing is not supported; give model:"),
+        (without("model_type"), "config.json: model_type: the key is missing; give model:"),
+        ("", "config.json:1:1: a config.json must be a mapping of keys to values; got empty"),
         (without("hidden_size"), "config.json: hidden_size: the key is missing; give model: {layers: ...,"),
         ({**LLAMA, "hidden_size": 64.5}, 'hidden_size: must be a whole number from 1; got "64.5"'),
         ({**LLAMA, "num_attention_heads": 0}, "num_attention_heads: must be a whole number"),
@@ -214,7 +215,6 @@ def without(*keys: str) -> dict[str, Any]:
         ({**LLAMA, "quantization_config": {**MODELOPT, "config_groups": {"a": 3}}}, "quantization_config: "),
         ('{"model_type": "llama"', "is not valid YAML"),
         ("[1]", "got a list"),
-        ("", "got empty"),
         ("[" * 10_000, "nested more than 64 levels"),
     ],
 )

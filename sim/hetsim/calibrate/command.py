@@ -42,7 +42,7 @@ LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives 
 @click.option("--server", "scenario", type=FILE, metavar="YAML",
               help="With --from, --observe: a scenario of the server whose requests were measured.")  # fmt: skip
 @click.option("--observe", multiple=True, type=FILE, metavar="LOG",
-              help="Narrow the interval of the engine of --server with a log of requests (repeatable).")  # fmt: skip
+              help="Narrow the interval of the engine of --server with a log or summary (repeatable).")  # fmt: skip
 @click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...",
               help="Batch sizes to measure.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True,
@@ -146,8 +146,8 @@ def _from_tables(
         if shape is not None and kind != "steps":
             raise click.UsageError("--as is for measured steps; leave it out with logs and summaries of requests")
         if kind != "steps":
-            language.logs([path for _, path in files], kind == "summary", unit, _picked(rows), scenario=scenario,
-                          target=target, profile=profile, as_json=as_json, quiet=quiet)  # fmt: skip
+            language.logs([path for _, path in files], unit, _picked(rows), scenario=scenario, target=target,
+                          profile=profile, as_json=as_json, quiet=quiet)  # fmt: skip
             return
     if profile is not None:
         raise click.UsageError("--verify with --from compares a profile with logs or summaries of requests")
@@ -246,7 +246,7 @@ def _profile(path: Path) -> tuple[dict[str, Any], Any]:
     from hetsim.scenario.file.problems import translate
     from hetsim.scenario.schema.service import ServiceSpec
 
-    read = document.read(path)
+    read = document.read(path, "a profile")
     service = read.data.get("service")
     if not isinstance(service, dict) or "compute" not in service:
         text = "has no section `service:` with `compute`; compare a language model with --verify PROFILE --from LOG"

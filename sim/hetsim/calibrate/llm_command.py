@@ -1,5 +1,6 @@
 """`hetsim calibrate --from` for language models: step profiles, request logs."""
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from hetsim.workload.mapped.propose import form_of
 from hetsim.workload.mapped.rows import rows_of
 
 if TYPE_CHECKING:
-    from hetsim.calibrate.server_log import Figure, Fitted
+    from hetsim.calibrate.server_log import Figure, Fitted, Server
     from hetsim.calibrate.shapes import Shaped
 
 
@@ -66,7 +67,7 @@ def report(
 
 
 def logs(
-    paths: list[Path], summarized: bool, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path,
+    paths: list[Path], unit: str | None, where: dict[str, str], scenario: Path | None, target: Path,
     profile: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Fit a server to request logs or summaries; write its profile, print its errors.
@@ -74,24 +75,13 @@ def logs(
     profile: a file with the service; it is compared with the requests, and nothing is fitted or written.
     """
     from hetsim.calibrate import server_log
-    from hetsim.calibrate.server_log import Server, service_of
-    from hetsim.calibrate.summaries import SummaryServer
+    from hetsim.calibrate.server_log import service_of
     from hetsim.silicon import engines
 
     if scenario is None:
         text = "logs and summaries of requests need --server YAML: a scenario with the server's GPUs, memory, batching"
         raise click.UsageError(text)
-    if summarized and (unit is not None or where):
-        raise click.UsageError("--unit and --where are for tables; a summary of a load generator has its own units")
-    servers = [
-        SummaryServer(scenario, path, profile) if summarized else
-        Server(scenario, request_log.read(path, unit, where), service=profile) for path in paths
-    ]
-    models = {one.log.model: path for one, path in zip(servers, paths, strict=True) if one.log.model}
-    if len(models) > 1:
-        (one, first), (other, second), *_ = models.items()
-        text = f"{first} has requests to {one}, and {second} to {other}"
-        raise click.UsageError(f"{text}; logs that are fitted together are of one server: fit each model alone")
+    servers = _servers(paths, unit, where, scenario, profile)
     count = sum(len(one.log) for one in servers)
     if profile is not None:
         figures = server_log.verified(servers)
@@ -122,6 +112,29 @@ def logs(
     write_profile(target, made, quiet)
 
 
+def _servers(
+    paths: Iterable[Path], unit: str | None, where: dict[str, str], scenario: Path, profile: Path | None = None
+) -> "list[Server]":
+    """Return the server with each log or summary; UsageError if they name several models."""
+    from hetsim.calibrate.server_log import Server
+    from hetsim.calibrate.summaries import SummaryServer
+
+    servers = []
+    for path in paths:
+        summarized = kind_of(path) == "summary"
+        if summarized and (unit is not None or where):
+            raise click.UsageError("--unit and --where are for tables; a summary of a load generator has its own units")
+        log = None if summarized else request_log.read(path, unit, where)
+        one = SummaryServer(scenario, path, profile) if log is None else Server(scenario, log, service=profile)
+        servers.append(one)
+    models = {one.log.model: one.log.path for one in servers if one.log.model}
+    if len(models) > 1:
+        (name, first), (other, second), *_ = models.items()
+        text = f"{first} has requests to {name}, and {second} to {other}"
+        raise click.UsageError(f"{text}; logs that are fitted together are of one server: fit each model alone")
+    return servers
+
+
 def _by_name(figures: "list[Figure]") -> dict[str, dict[str, float]]:
     return {one.name: {"measured": one.measured, "simulated": one.simulated} for one in figures}
 
@@ -135,13 +148,13 @@ def observe(
     paths: tuple[Path, ...], unit: str | None, where: dict[str, str], scenario: Path | None, target: Path,
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Narrow the error interval of an engine's step times with logs; write a profile."""
+    """Narrow an engine's error interval with logs or summaries; write a profile."""
     from hetsim.calibrate import server_log
-    from hetsim.calibrate.server_log import Server, service_of
+    from hetsim.calibrate.server_log import service_of
 
     if scenario is None:
         raise click.UsageError("--observe needs --server YAML: a scenario with the server's engine, model and GPU")
-    servers = [Server(scenario, request_log.read(path, unit, where)) for path in paths]
+    servers = _servers(paths, unit, where, scenario)
     (prior, posterior), what = server_log.observed(servers), ", ".join(map(str, paths))
     before, after = ([round(one.low, 6), round(one.high, 6)] for one in (prior, posterior))
     service = {**service_of(scenario), **({} if posterior is prior else {"interval": after})}

@@ -56,6 +56,8 @@ class Server:
     that has the service, in place of the scenario's.
     """
 
+    replication = 0  # of the random numbers of its simulations
+
     def __init__(self, path: Path, log: Log, demand: dict[str, Any] | None = None, service: Path | None = None):
         self.path, self.log = path, log
         self.count = self.fitted = len(log) - max(1, int(HELD_BACK * len(log)))  # `count`: those judged at present
@@ -175,15 +177,12 @@ class Server:
         quantile), since parts are few, and larger if neighboring parts are correlated.  Infinite if fewer than `PARTS`
         answers have several tokens.
         """
-        from scipy.special import ndtri, stdtrit
-
         if (self.log.output > 1).sum() < PARTS:
             return math.inf
         parts = self.behind(times, front_end, PARTS)
         off = parts - parts.mean()
         alike = float(off[1:] @ off[:-1] / max(off @ off, 1e-300)) + 1 / PARTS  # correlation, without its bias
-        deviation = float(parts.std(ddof=1)) * math.sqrt(1 + 2 * max(0.0, alike))
-        return deviation / PARTS**0.5 * float(stdtrit(PARTS - 1, 0.95) / ndtri(0.95))
+        return deviation(parts) * math.sqrt((1 + 2 * max(0.0, alike)) / PARTS)
 
     @property
     def drift(self) -> float:
@@ -191,7 +190,7 @@ class Server:
         return RUN_TO_RUN if self.service.drift is None else self.service.drift.cv
 
     def build(self) -> RunInput:
-        return self._scenario.build()
+        return self._scenario.build(replication=self.replication)
 
     def simulated(self, times: StepTimes, front_end: float) -> tuple[np.ndarray, np.ndarray, Record]:
         """Return simulated seconds to first token and to end (NaN: never), and the record."""
@@ -204,6 +203,13 @@ class Server:
         arrival = record.input.tasks.arrival
         first = np.full(len(arrival), math.nan) if record.first_token is None else record.first_token
         return first - arrival, np.where(record.status == COMPLETED, record.finish - arrival, math.nan), record
+
+
+def deviation(values: np.ndarray) -> float:
+    """Return the standard deviation, times t / z: larger if values are few."""
+    from scipy.special import ndtri, stdtrit
+
+    return float(values.std(ddof=1) * stdtrit(len(values) - 1, 0.95) / ndtri(0.95))
 
 
 def entry_of(path: Path) -> dict[str, Any]:

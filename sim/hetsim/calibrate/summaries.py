@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.calibrate.request_log import Log
-from hetsim.calibrate.server_log import Figure, Server, entry_of
+from hetsim.calibrate.server_log import PARTS, Figure, Server, deviation, entry_of
 from hetsim.errors import ScenarioError
 from hetsim.model.record import RunInput
 from hetsim.model.step_times import StepTimes
@@ -71,7 +71,7 @@ class SummaryServer(Server):
     """
 
     def __init__(self, path: Path, file: Path, service: Path | None = None):
-        read, entry = document.read(file), entry_of(path)
+        read, entry = document.read(file, "a summary"), entry_of(path)
         formats = (one for one in FORMATS if _value(read, one[1].format(measure=one[2][0], rank=one[3][0])))
         if (form := next(formats, None)) is None:
             text = "has no mean time to first token where vLLM, GenAI-Perf or inference-perf write it"
@@ -123,9 +123,21 @@ class SummaryServer(Server):
         return float(np.average(errors, weights=[RANKS[rank] for _, rank in self.measured]))
 
     def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
-        """Return `parts` copies of log(measured / simulated) of the mean token interval."""
-        means = [one for one in self.figures(times, front_end, 0) if one.name.startswith("mean time between")]
-        return np.full(parts, sum(math.log(one.measured / one.simulated) for one in means))
+        """Return log(measured / simulated) of the mean token interval, in `parts` replications."""
+        rows = []
+        for self.replication in reversed(range(parts)):  # the last is the one with which trials are simulated
+            means = [one for one in self.figures(times, front_end, 0) if one.name.startswith("mean time between")]
+            rows.append(sum(math.log(one.measured / one.simulated) for one in means))
+        return np.array(rows)
+
+    def standard_error(self, times: StepTimes, front_end: float) -> float:
+        """Return the standard error of `behind`, from random arrivals and tokens.
+
+        The file and the simulation have different ones: √2 times the deviation between replications.
+        """
+        if self.count < PARTS:
+            return math.inf
+        return 2**0.5 * deviation(self.behind(times, front_end, PARTS))
 
     def figures(self, times: StepTimes, front_end: float, first: int) -> list[Figure]:
         ttft, latency, record = self.simulated(times, front_end)

@@ -127,16 +127,16 @@ def _copied(value: Any) -> Any:
     return value if type(value) in _PLAIN else deepcopy(value)
 
 
-def read(path: Path) -> Document:
-    """Read a scenario file; ScenarioError with position unless it is one YAML mapping."""
+def read(path: Path, what: str = "a scenario") -> Document:
+    """Read one YAML mapping; else ScenarioError with position, which calls it `what`."""
     shown = str(path)
     try:
         if not path.exists():
             raise ScenarioError(Problem("the file does not exist", file=shown))
         if path.is_dir():
-            raise ScenarioError(Problem("must be a scenario file; got a folder", file=shown))
+            raise ScenarioError(Problem(f"must be {what} file; got a folder", file=shown))
         if not path.is_file():
-            raise ScenarioError(Problem("must be a scenario file; got a device or a pipe", file=shown))
+            raise ScenarioError(Problem(f"must be {what} file; got a device or a pipe", file=shown))
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise ScenarioError(Problem(_too_large(size), file=shown))
@@ -146,21 +146,20 @@ def read(path: Path) -> Document:
         raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=shown)) from None
     except ValueError:  # a NUL in its name
         raise ScenarioError(Problem("the file does not exist", file=shown)) from None
-    return parse(content, shown)
+    return parse(content, shown, what)
 
 
-def parse(content: str | bytes, file: str | None = None) -> Document:
-    """Parse the text of a scenario file."""
+def parse(content: str | bytes, file: str | None = None, what: str = "a scenario") -> Document:
+    """Parse the text of a scenario file, or of another file (`what`, for messages)."""
     if len(content) > MAX_BYTES:
         raise ScenarioError(Problem(_too_large(len(content)), file=file))
     if isinstance(content, bytes):
         content = _decode(content, file)
     document = _Builder(file).document(content)
     if not isinstance(document.data, dict):
-        what = "empty" if document.data is None else "a list" if isinstance(document.data, list) else "a single value"
-        raise ScenarioError(
-            Problem(f"a scenario must be a mapping of keys to values; got {what}", "", file, line=1, column=1)
-        )
+        got = "empty" if document.data is None else "a list" if isinstance(document.data, list) else "a single value"
+        text = f"{what} must be a mapping of keys to values; got {got}"
+        raise ScenarioError(Problem(text, file=file, line=1, column=1))
     return document
 
 

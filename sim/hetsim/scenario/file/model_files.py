@@ -42,8 +42,8 @@ def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any
     path = record_input(Path(folder) / named, "config", named)
     beside = path.with_name("hf_quant_config.json")
     try:
-        read = document.read(path)
-        quantized = document.read(record_input(beside)).data.get("quantization") if beside.is_file() else None
+        read, what = document.read(path, "a config.json"), "an hf_quant_config.json"
+        quantized = document.read(record_input(beside), what).data.get("quantization") if beside.is_file() else None
     except ScenarioError as error:
         raise ValueError(str(error.problems[0])) from None
     return _Config(read).figures(quantized, formats)
@@ -85,7 +85,7 @@ class _Config:
     def figures(self, beside: Any, formats: bool) -> dict[str, Any]:
         kind = self.value("model_type")
         if not isinstance(kind, str) or kind not in KINDS.split():
-            self.refuse("model_type", f"{shown(kind)} is not supported")
+            self.refuse("model_type", "the key is missing" if kind is None else f"{shown(kind)} is not supported")
         layers = self.number("num_hidden_layers")
         if layers > MAX_LAYERS:
             self.refuse("num_hidden_layers", f"must be at most {MAX_LAYERS:,} layers; got {layers:,}")

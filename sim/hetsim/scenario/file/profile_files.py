@@ -40,7 +40,7 @@ def included(value: Any, section: str, model: type[BaseModel], info: ValidationI
         raise KeyProblem("profile", f"must be the name of a file; got {shown(named)}")
     path = record_input(Path((info.context or {}).get("base", ".")) / named, "profile", named)
     try:
-        read = document.read(path)
+        read = document.read(path, "a profile")
     except ScenarioError as error:
         raise KeyProblem("profile", str(error.problems[0])) from None
     content = read.data.get(section)
