@@ -292,6 +292,8 @@ def test_an_uncertain_service_draws_one_factor_a_replication():
         ({"engine": None, "uncertain": True}, "give engine"),
         ({"model": "glm-5", "gpu": "l40s"}, "sparse attention of this shape was not measured with vllm on l40s"),
         ({"gpu": None}, "the GPU of the steps is missing"),
+        ({"model": "14 GB"}, "service.model: engine needs the architecture; name a known model"),
+        ({"tensor_parallel": 0}, r"^\S*workload.0.service.tensor_parallel: must be at least 1; got 0$"),
     ],
 )  # fmt: skip
 def test_what_an_engine_does_not_know_is_said(service, message):

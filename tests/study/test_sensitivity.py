@@ -76,7 +76,25 @@ def test_run_prints_the_sensitivity(tmp_path):
     found = json.loads(shown(tmp_path, True, "run", "--json"))["sensitivity"]
     moved = found["metrics"]["ttft_mean"]
     assert found["step_time"] == 1.01 and moved["longer"] > 1.01 * moved["mean"] > 0
-    assert "sensitivity" not in json.loads(shown(tmp_path, False, "run", "--json"))
+    assert "sensitivity" not in json.loads(shown(tmp_path, False, "run", "--json")) and "intervals" not in found
+    for more in ((), ("--replications", "2", "--workers", "1")):  # a warning of a run is a value of its JSON
+        words = ("run", "--json", "--set", "workload.0.service.interval=[0.9, 1.1]", *more)
+        (text,) = json.loads(shown(tmp_path, True, *words))["sensitivity"]["intervals"]
+        assert text.startswith("one: steps take, 90 %: at least 0.90, at most 1.10 times as long")
+
+
+def test_sweep_shows_the_whole_first_warning(tmp_path):
+    """The warnings of a row are joined by semicolons; that of an interval has one in parentheses."""
+    own, file = scenario(drift=False, count=2), tmp_path / "queue.yaml"
+    keys = {"model": "llama-3.1-8b", "gpu": "h100", "engine": "vllm-0.15"}
+    own["workload"][0]["service"] = {"kind": "llm", **keys, "drift": {"mean": 1.0}}
+    own["cluster"]["nodes"][0]["gpus"][0] |= {"type": "a100-80gb", "memory": "80 GB"}
+    file.write_text(yaml.safe_dump(own), encoding="utf-8")
+    words = ["sweep", str(file), "--over", "workload.0.count=1,2", "--workers", "1"]
+    text = " ".join(CliRunner().invoke(hetsim, words).output.split())
+    assert "gpu names another GPU than a100-80gb" in text and "GPUs left out" not in text
+    words += ["--set", "cluster.nodes.0.gpus.0.type=h100"]
+    assert "measured servers, GPUs left out)" in " ".join(CliRunner().invoke(hetsim, words).output.split())
 
 
 def test_size_judges_the_target_with_longer_steps(tmp_path):

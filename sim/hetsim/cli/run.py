@@ -46,7 +46,7 @@ def run(
     """
     from hetsim.experiment.directory import PICTURE, check_target, save
     from hetsim.experiment.run import one_run, prepare, replicate
-    from hetsim.experiment.sensitivity import sensitivity, sentences
+    from hetsim.experiment.sensitivity import INTERVAL, sensitivity, sentences
     from hetsim.experiment.stopping import checked_amount
     from hetsim.report.perfetto import check_trace_file, write_trace
     from hetsim.results.one_run.groups import checked
@@ -93,6 +93,8 @@ def run(
     further = _batched(outcome, metrics) if batched else {}
     tables = tables_of_groups({outcome.policy or "run": outcome}, by)
     if as_json:
+        if sensitive and (intervals := [text for text in remarks(outcome) if INTERVAL in text]):
+            sensitive["intervals"] = intervals  # as of `size`
         more = {"sensitivity": sensitive} if sensitive else {}
         console.as_json(_json(outcome, metrics, further, tables) | more)
     else:

@@ -1,5 +1,6 @@
 """`hetsim sweep`, `hetsim merge`: a scenario at many points, in one table."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -77,7 +78,7 @@ def sweep(
     warned = outcome.table[outcome.table["warnings"] != ""]
     if len(warned):
         row = warned.iloc[0]
-        first = f"point {row['point']}: {row['warnings'].split('; ')[0]}"
+        first = f"point {row['point']}: {re.split('; (?![^(]*[)])', row['warnings'])[0]}"  # not within parentheses
         console.warnings([f"{len(warned):,} of {len(outcome):,} rows have warnings, such as {first}"], quiet)
     if out is not None:
         console.note(f"tables: {out}", quiet)

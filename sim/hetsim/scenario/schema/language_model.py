@@ -266,7 +266,8 @@ class LanguageModel(Profiled, Replicas):
         if self.step.roofline is None:
             return
         if not isinstance(self.model, Architecture):
-            raise KeyProblem("model", "a roofline needs the architecture; name a known model, as in model: llama-2-70b")
+            text = "needs the architecture; name a known model, as in model: llama-2-70b"
+            raise KeyProblem("model", f"{'a roofline' if self.engine is None else 'engine'} {text}")
         if self.gpu is None:
             raise KeyProblem("gpu", "a roofline needs the figures of the GPU; name a known GPU, as in gpu: h100")
         if (missing := figures_missing(self.gpu, self.gpus)) is not None:
@@ -445,13 +446,14 @@ def _estimated(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     if (parallel := keys.get("tensor_parallel")) is not None:
         if "gpus" in keys and keys["gpus"] != parallel:
             raise KeyProblem("gpus", "gpus and tensor_parallel are the same; give one of the two")
-        keys["gpus"] = parallel
+        if isinstance(parallel, int) and parallel > 0:  # otherwise the field says what is wrong
+            keys["gpus"] = parallel
     try:
         model = _WEIGHTS.validate_python(keys.get("model", 0), context=info.context)
     except ValidationError:
         return {"step": {"roofline": {}}, **keys}  # the field says what is wrong
     if not isinstance(model, Architecture):
-        return {"step": {"roofline": {}}, **keys} if "gpu" in keys else keys
+        return {"step": {"roofline": {}}, **keys} if "gpu" in keys or keys.get("engine") is not None else keys
     keys["model"] = model
     devices = parallel if isinstance(parallel, int) and parallel > 0 else keys.get("gpus", 1)
     if isinstance(devices, int) and devices > 0:
