@@ -109,7 +109,7 @@ def test_logs_of_different_models_are_not_fitted_together(tmp_path, server):
     summaries = [tmp_path / "a.json", tmp_path / "b.json"]
     for path in summaries:
         figures = {"completed": 30, "total_input_tokens": 600, "total_output_tokens": 90, "request_throughput": 1.0}
-        path.write_text(json.dumps(figures | {"mean_ttft_ms": 100, "model_id": path.stem}))
+        path.write_text(json.dumps(figures | {"mean_ttft_ms": 100, "mean_tpot_ms": 50, "model_id": path.stem}))
     for one, other in (paths, summaries):
         done = invoke("--from", one, "--from", other, "--server", server, "--out", tmp_path)
         text = f"{one} has requests to a, and {other} to b; logs that are fitted together are of one server"
@@ -240,6 +240,8 @@ def test_the_known_server_has_the_figures_of_its_own_summary(tmp_path, closed):
     [
         ("completed", None, "json: completed: is missing"),
         ("completed", 0, "json:2:1: completed: must be a number above 0, not 0"),
+        ("completed", 10**9, "json:2:1: completed: must be at most 1,000,000 requests, as each trial simulates all"),
+        ("mean_tpot_ms", None, "json: mean_tpot_ms: is missing"),
         ("p99_ttft_ms", "fast", "p99_ttft_ms: must be a number above 0, not fast"),
         ("mean_ttft_ms", None, "has no mean time to first token where vLLM, GenAI-Perf or inference-perf write it"),
     ],
@@ -347,6 +349,10 @@ def test_a_summary_narrows_an_interval_as_a_log_does(tmp_path):
         assert 0.95 < low < 1.08 < high < 1.25 and profile["measured"]["interval_before"] == [0.8, 1.3]
     done = invoke("--observe", tmp_path / "one.json", "--unit", "ms", "--server", path, "--out", tmp_path)
     assert done.exit_code == 2 and "--unit and --where are for tables" in done.output
+    (tmp_path / "few.json").write_text(json.dumps({**vllm(columns, 4), "completed": 0.3}))
+    done = invoke("--observe", tmp_path / "few.json", "--server", path, "--out", tmp_path)
+    unchanged = f"the interval is unchanged: {tmp_path}/few.json has fewer than 10 answers of several tokens"
+    assert done.exit_code == 0 and unchanged in " ".join(done.output.split()), done.output
 
 
 def test_the_standard_error_of_a_summary_is_that_of_two_random_loads(tmp_path):

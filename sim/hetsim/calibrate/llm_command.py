@@ -161,6 +161,8 @@ def observe(
     profile = {"service": service, "measured": {"from": what, "interval_before": before}}
     lines = [f"before: steps take, {prior}", f"after:  {posterior}"]
     console.result(as_json, lambda: profile, lambda: lines)
+    if posterior is prior:
+        console.warnings([f"the interval is unchanged: {what} has fewer than 10 answers of several tokens"], quiet)
     if not before[0] <= after[1] or not after[0] <= before[1]:
         text = f"the intervals before and after {what} do not overlap"
         console.warnings([f"{text}; does {scenario} describe its server?"], quiet)

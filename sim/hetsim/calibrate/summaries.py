@@ -20,6 +20,7 @@ from hetsim.scenario.file import document
 from hetsim.scenario.file.document import Document
 
 MEASURES = ("time to first token", "time between tokens", "latency")
+MAX_REQUESTS = 1_000_000
 RANKS = {"mean": 1.0, "p50": 1.0, "p90": 0.5, "p99": 0.1}  # with weights: high percentiles vary most between runs
 
 
@@ -84,7 +85,10 @@ class SummaryServer(Server):
                 if _value(read, key) is not None:
                     self.measured[measure, rank] = unit * _number(read, key)
         requests, *tokens = (_number(read, one) for one in counts)
-        count, each = round(requests), requests if counts[1].startswith("total") else 1
+        count, each = max(1, round(requests)), requests if counts[1].startswith("total") else 1
+        if count > MAX_REQUESTS:
+            text = f"must be at most {MAX_REQUESTS:,} requests, as each trial simulates all; got {count:,}"
+            raise ScenarioError(read.problem(tuple(counts[0].split(".")), text))
         self.tokens = tokens[0] / each, tokens[1] / each
         prompt, output = (max(1, round(one)) for one in self.tokens)
         asked = next((one for one in rates if _value(read, one) not in (None, "inf")), rates[0])
@@ -97,8 +101,7 @@ class SummaryServer(Server):
             arrivals = {"process": "all_at_once", "count": count}
         demand = {"arrivals": arrivals, "tokens": entry.get("tokens", {"prompt": prompt, "output": output})}
         demand |= {} if arrivals["process"] == "all_at_once" else {"count": count}
-        mean = self.measured[MEASURES[0], "mean"]
-        each_token = self.measured.get((MEASURES[1], "mean"), mean)
+        mean, each_token = (unit * _number(read, time.format(measure=one, rank=ranks[0])) for one in measures[:2])
         values = (0.0, prompt, output, mean, mean + each_token * (output - 1))
         # for the start of the search
         arrival, prompts, outputs, ttft, latency = (np.full(count, one) for one in values)

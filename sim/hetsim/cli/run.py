@@ -46,7 +46,7 @@ def run(
     """
     from hetsim.experiment.directory import PICTURE, check_target, save
     from hetsim.experiment.run import one_run, prepare, replicate
-    from hetsim.experiment.sensitivity import INTERVAL, sensitivity, sentences
+    from hetsim.experiment.sensitivity import sensitivity, sentences
     from hetsim.experiment.stopping import checked_amount
     from hetsim.report.perfetto import check_trace_file, write_trace
     from hetsim.results.one_run.groups import checked
@@ -93,9 +93,7 @@ def run(
     further = _batched(outcome, metrics) if batched else {}
     tables = tables_of_groups({outcome.policy or "run": outcome}, by)
     if as_json:
-        if sensitive and (intervals := [text for text in remarks(outcome) if INTERVAL in text]):
-            sensitive["intervals"] = intervals  # as of `size`
-        more = {"sensitivity": sensitive} if sensitive else {}
+        more = {"sensitivity": sensitive | _intervals(outcome)} if sensitive else {}
         console.as_json(_json(outcome, metrics, further, tables) | more)
     else:
         _show(outcome, loaded, () if batched else metrics)
@@ -157,6 +155,14 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
     head = f"Intervals of 95 % from {first['batches']} {METHOD}:"
     lines = [head, *terminal.table(rows), *terminal.paragraphs(f"refused: {text}" for text in refused)]
     return {"lines": lines, "json": means}
+
+
+def _intervals(outcome: Any) -> dict[str, list[str]]:
+    from hetsim.experiment.sensitivity import INTERVAL
+    from hetsim.report.overview import remarks
+
+    intervals = [text for text in remarks(outcome) if INTERVAL in text]
+    return {"intervals": intervals} if intervals else {}
 
 
 def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
