@@ -314,6 +314,13 @@ def test_hetsim_list_support():
     kinds = {"vllm": "measured", "trtllm": "transferred", "sglang": "guessed"}  # servers of it, with other GPUs, none
     assert {engine: row["kind"] for engine, row in rows.items()} == kinds
     assert all(row["gpus"] == [1, 2, 4, 8] and row["first"][0] < 1 < row["first"][1] for row in rows.values())
+    words = ["list", "support", "--model", "llama-2-70b", "--gpu", "h200", "--json"]
+    for row in json.loads(CliRunner().invoke(hetsim, words).output):  # `run` refuses one with the default share
+        assert row["summary"].endswith("; on 1 × h200 the weights need memory_share: 97.9%") and row["gpus"][0] == 1
+    service = {"model": "llama-2-70b", "gpu": "h200", "tensor_parallel": 1}
+    with pytest.raises(ScenarioError, match=r"the model needs 138 GB; 90% of one h100 has 126.9 GB"):
+        load(scenario(**service)).build()
+    load(scenario(**service, memory_share="97.9%")).build()
     small = "{name: glm-5, number_format: nvfp4}"
     text = CliRunner().invoke(hetsim, ["list", "support", "--model", small, "--gpu", "b300"])
     assert text.output.count("guess: no measured model of this family and size") == 3

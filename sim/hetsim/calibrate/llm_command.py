@@ -1,6 +1,6 @@
 """`hetsim calibrate --from` for language models: step profiles, request logs."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,20 +113,19 @@ def logs(
 
 
 def _servers(
-    paths: Iterable[Path], unit: str | None, where: dict[str, str], scenario: Path, profile: Path | None = None
+    paths: Sequence[Path], unit: str | None, where: dict[str, str], scenario: Path, profile: Path | None = None
 ) -> "list[Server]":
     """Return the server with each log or summary; UsageError if they name several models."""
     from hetsim.calibrate.server_log import Server
     from hetsim.calibrate.summaries import SummaryServer
 
-    servers = []
-    for path in paths:
-        summarized = kind_of(path) == "summary"
-        if summarized and (unit is not None or where):
-            raise click.UsageError("--unit and --where are for tables; a summary of a load generator has its own units")
-        log = None if summarized else request_log.read(path, unit, where)
-        one = SummaryServer(scenario, path, profile) if log is None else Server(scenario, log, service=profile)
-        servers.append(one)
+    summaries = {path for path in paths if kind_of(path) == "summary"}
+    if summaries and (unit is not None or where):
+        raise click.UsageError("--unit and --where are for tables; a summary of a load generator has its own units")
+    servers = [
+        SummaryServer(scenario, path, profile) if path in summaries else
+        Server(scenario, request_log.read(path, unit, where), service=profile) for path in paths
+    ]  # fmt: skip
     models = {one.log.model: one.log.path for one in servers if one.log.model}
     if len(models) > 1:
         (name, first), (other, second), *_ = models.items()

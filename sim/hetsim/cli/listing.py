@@ -1,6 +1,7 @@
 """`hetsim list`, `hetsim new`: list names for scenarios; create a scenario folder."""
 
 import inspect
+import math
 import shutil
 from functools import partial
 from pathlib import Path
@@ -83,7 +84,7 @@ def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_js
         named = [(one, name) for one in kinds for name in registry.policies(one)]
         listed = [_row(one, name, partial(registry.policy, one, name)) for one, name in named]
     elif what == "support":
-        listed = load_object(SUPPORT)(_model(str(model)), gpu)
+        listed = _support(_model(str(model)), str(gpu))
     elif what in REGISTERED:
         listed = [_row(REGISTERED[what], name, partial(registry.entry, what, name)) for name in registry.table(what)]
     else:
@@ -114,6 +115,19 @@ def _model(text: str) -> Any:
     if not isinstance(read, Architecture):
         raise click.UsageError(f"--model must be a name or {{config: config.json}}; got {text}, a number of bytes")
     return read
+
+
+def _support(model: Any, gpu: str) -> list[dict[str, Any]]:
+    from hetsim.scenario.schema.language_model import FILLED
+    from hetsim.workload.costs.roofline import device
+
+    rows, memory = load_object(SUPPORT)(model, gpu), device(gpu).memory or math.inf
+    for row in rows:  # of numbers of GPUs that double: only the smallest can need more than the default share
+        share = model.bytes / (memory * row["gpus"][0])
+        if row["kind"] != "none" and share > next(iter(FILLED.values())):
+            needed = f"memory_share: {math.ceil(1000 * share) / 10:g}%"
+            row["summary"] += f"; on {row['gpus'][0]} × {gpu} the weights need {needed}"
+    return list(rows)
 
 
 def _scenarios() -> list[dict[str, Any]]:

@@ -93,8 +93,7 @@ def run(
     further = _batched(outcome, metrics) if batched else {}
     tables = tables_of_groups({outcome.policy or "run": outcome}, by)
     if as_json:
-        more = {"sensitivity": sensitive | _intervals(outcome)} if sensitive else {}
-        console.as_json(_json(outcome, metrics, further, tables) | more)
+        console.as_json(_json(outcome, metrics, further, tables) | _sensitivity(sensitive, remarks(outcome)))
     else:
         _show(outcome, loaded, () if batched else metrics)
         console.lines(["", *terminal.paragraphs(sentences(sensitive))] if sensitive else ())
@@ -157,12 +156,11 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
     return {"lines": lines, "json": means}
 
 
-def _intervals(outcome: Any) -> dict[str, list[str]]:
+def _sensitivity(sensitive: dict[str, Any], warnings: list[str]) -> dict[str, Any]:
     from hetsim.experiment.sensitivity import INTERVAL
-    from hetsim.report.overview import remarks
 
-    intervals = [text for text in remarks(outcome) if INTERVAL in text]
-    return {"intervals": intervals} if intervals else {}
+    intervals = {"intervals": [text for text in warnings if INTERVAL in text]}
+    return {"sensitivity": sensitive | (intervals if any(intervals.values()) else {})} if sensitive else {}
 
 
 def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
