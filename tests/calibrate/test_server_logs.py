@@ -273,6 +273,9 @@ def test_files_that_do_not_go_together(tmp_path, server):
     assert "logs, or summaries of one server" in invoke("--from", log, "--from", tmp_path / "one.json").output
     done = invoke("--from", tmp_path / "one.json", "--server", server, "--unit", "ms", "--out", tmp_path)
     assert done.exit_code == 2 and "--unit and --where are for tables" in done.output
+    for option in ("--from", "--observe"):  # twice the same would narrow an interval twice
+        done = invoke(option, log, option, tmp_path / "." / "log.csv", "--server", server, "--out", tmp_path)
+        assert done.exit_code == 2 and "each log or summary counts as a run; give it once" in done.output
 
 
 # An engine's interval, narrowed -----------------------------------------------------------------------------------
@@ -473,6 +476,10 @@ def test_a_profile_of_a_language_model_is_compared_with_logs_that_it_was_not_fit
         shown.append([figures[name]["simulated"] / figures[name]["measured"] for name in figures])
     assert shown[0] == pytest.approx([1.0] * 4, rel=1e-3)
     assert shown[1][1:3] == pytest.approx([1.1] * 2, rel=0.03) and sorted(tmp_path.glob("*.yaml")) == [profile, server]
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "log.csv").write_bytes(log.read_bytes())
+    result = CliRunner().invoke(main, [*options, "--from", str(tmp_path / "b" / "log.csv")])
+    assert len(json.loads(result.output)["figures"]) == 8, result.output  # equal names of files are told apart
     without = CliRunner().invoke(main, options[:5])
     assert without.exit_code == 2 and "need --server YAML" in without.output
 

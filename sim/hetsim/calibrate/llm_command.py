@@ -79,8 +79,7 @@ def logs(
     from hetsim.silicon import engines
 
     if scenario is None:
-        text = "logs and summaries of requests need --server YAML: a scenario with the server's GPUs, memory, batching"
-        raise click.UsageError(text)
+        raise click.UsageError("logs and summaries need --server YAML: a scenario with its GPUs, memory and batching")
     servers = _servers(paths, unit, where, scenario, profile)
     count = sum(len(one.log) for one in servers)
     if profile is not None:
@@ -119,6 +118,8 @@ def _servers(
     from hetsim.calibrate.server_log import Server
     from hetsim.calibrate.summaries import SummaryServer
 
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise click.UsageError(f"each log or summary counts as a run; give it once: {', '.join(map(str, paths))}")
     summaries = {path for path in paths if kind_of(path) == "summary"}
     if summaries and (unit is not None or where):
         raise click.UsageError("--unit and --where are for tables; a summary of a load generator has its own units")
@@ -158,8 +159,7 @@ def observe(
     before, after = ([round(one.low, 6), round(one.high, 6)] for one in (prior, posterior))
     service = {**service_of(scenario), **({} if posterior is prior else {"interval": after})}
     profile = {"service": service, "measured": {"from": what, "interval_before": before}}
-    lines = [f"before: steps take, {prior}", f"after:  {posterior}"]
-    console.result(as_json, lambda: profile, lambda: lines)
+    console.result(as_json, lambda: profile, lambda: [f"before: steps take, {prior}", f"after:  {posterior}"])
     if posterior is prior:
         console.warnings([f"the interval is unchanged: {what} has fewer than 10 answers of several tokens"], quiet)
     if not before[0] <= after[1] or not after[0] <= before[1]:

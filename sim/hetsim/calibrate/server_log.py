@@ -358,8 +358,10 @@ def fit(servers: list[Server], tell: Callable[[str], None] = lambda _: None) -> 
 
 
 def _figures(servers: list[Server], fitted: "_Found") -> list[Figure]:
+    names = {one.log.path.name for one in servers}
     return [
-        replace(figure, name=f"{one.log.path.name}: {figure.name}" if len(servers) > 1 else figure.name)
+        replace(figure, name=f"{one.log.path.name if len(names) == len(servers) else one.log.path}: {figure.name}"
+                if len(servers) > 1 else figure.name)
         for one in servers for figure in one.figures(fitted.times, fitted.front_end, one.fitted)
     ]  # fmt: skip
 

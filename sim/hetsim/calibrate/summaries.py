@@ -138,9 +138,7 @@ class SummaryServer(Server):
 
         The file and the simulation have different ones: √2 times the deviation between replications.
         """
-        if self.count < PARTS:
-            return math.inf
-        return 2**0.5 * deviation(self.behind(times, front_end, PARTS))
+        return math.inf if self.count < PARTS else 2**0.5 * deviation(self.behind(times, front_end, PARTS))
 
     def figures(self, times: StepTimes, front_end: float, first: int) -> list[Figure]:
         ttft, latency, record = self.simulated(times, front_end)
