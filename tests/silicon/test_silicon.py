@@ -327,7 +327,8 @@ def test_hetsim_list_support():
     text = CliRunner().invoke(hetsim, ["list", "support", "--model", "gpt-oss-120b", "--gpu", "b200"])
     assert "changed as with sglang" in " ".join(text.output.split())
     for wrong in (["list", "support"], ["list", "models", "--model", "x", "--gpu", "y"]):
-        assert CliRunner().invoke(hetsim, wrong).exit_code == 2
+        done = CliRunner().invoke(hetsim, wrong)
+        assert done.exit_code == 2 and "support needs --model and --gpu" in done.output
     wrong = CliRunner().invoke(hetsim, ["list", "support", "--model", "lama", "--gpu", "h100"])
     assert wrong.exit_code == 3 and 'unknown model "lama"' in wrong.output
     for model_text, message in {"14 GB": "--model must be a name "
@@ -399,3 +400,23 @@ def test_a_second_kind_of_replica_may_have_steps_of_its_own():
     built = load(served(also_on=[other])).build()
     first, second = (kind.step for kind in built.language[0].kinds)
     assert second.seconds_for(0, 1, 100) == 1.0 > first.seconds_for(0, 1, 100)
+    assert "another GPU than a100" not in " ".join(built.warnings)  # of which only the memory matters
+
+
+@pytest.mark.parametrize("other", [{"step": {"fixed": "1 s"}}, {"gpu": "l40s"}])
+@pytest.mark.parametrize(("keys", "factor"), [({"interval": [1.0, 4.0]}, 2.0), ({"drift": {"mean": 3.0}}, 3.0),
+                                              ({"uncertain": True}, None)])  # fmt: skip
+def test_only_steps_of_an_engine_have_its_factor_and_each_type_of_device_its_interval(other, keys, factor):
+    """Measured steps of a type are certain but for the drift of a run; a type with an engine has its own interval."""
+    runs = []
+    for more in ({}, keys):
+        data = served(also_on=[{"device": "l40s", "gpus": 2, "replicas": 1, **other}], **more)
+        data["cluster"]["nodes"][1]["gpus"]["type"] = "l40s"
+        runs.append(load(data).build())
+    alone = runs[1].tasks.time[0] / runs[0].tasks.time[0]
+    steps = [[one.step.seconds_for(0, 1, 100) for one in run.language[0].kinds] for run in runs]
+    assert np.divide(steps[1], steps[0]) == pytest.approx(alone)
+    certain = "step" in other and "drift" not in keys
+    assert alone[0] == pytest.approx(factor or alone[0]) and alone[0] != 1.0
+    assert (alone[1] == pytest.approx(1.0)) == certain
+    assert any("with sglang-0.5 on l40s take, 90 %" in text for text in runs[1].warnings) == ("gpu" in other)

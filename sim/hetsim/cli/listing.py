@@ -76,7 +76,7 @@ def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_js
     servers.
     """
     if (what == "support") != (model is not None and gpu is not None) or (model is None) != (gpu is None):
-        raise click.UsageError("--model and --gpu (see `hetsim list models`) are both for `hetsim list support` only")
+        raise click.UsageError("support needs --model and --gpu (see `hetsim list models`); no other list has them")
     if kind is not None and what != "policies":
         raise click.UsageError(f"--kind is for policies only; got it with {what}")
     if what == "policies":

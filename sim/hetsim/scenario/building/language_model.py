@@ -138,10 +138,10 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
             self.context.warnings.append(f"{self.name}: {ESTIMATE}")
         if not len(stream):
             return
-        self._intervals(stream)
-        if self.service.drift is not None:
-            stream.step_factor *= self.service.drift.factor(self.context.random.stream("drift", self.name))
-        stream.time = stream.time * stream.step_factor
+        drift = self.service.drift
+        run = 1.0 if drift is None else drift.factor(self.context.random.stream("drift", self.name))
+        stream.step_factors = [run * self._factor(kind, stream) for kind, _ in stream.replica_modes]
+        stream.time = stream.time * np.array(stream.step_factors)
         if self.service.prefix_cache is not None and stream.hash_ids is None:
             text = "prefix_cache has no effect: no request has prefixes of prompts (hash_ids of a trace)"
             self.context.warnings.append(f"{self.name}: {text}")
@@ -162,24 +162,24 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
 
         stream.overload = overload
 
-    def _intervals(self, stream: TaskStream) -> None:
-        """Warn of the interval of step times, if any; set or draw the factor on all steps."""
-        service = self.service
+    def _factor(self, service: llm_schema.LanguageModel, stream: TaskStream) -> float:
+        """Warn of the interval of a type's steps, if any; return or draw their factor."""
+        factor = 1.0
         if service.interval is not None:
             interval = of_engine("measured")(*service.interval)
-            stream.step_factor = math.exp(interval.normal[0])
+            factor = math.exp(interval.normal[0])
         elif service.engine is None or service.figures is None:
-            return
+            return factor
         else:
             tokens = float((stream.extra["prompt_tokens"] + stream.extra["output_tokens"]).mean())
             model, gpu, gpus = service.figures
             load = tokens, service.max_sequences
             interval = of_engine("interval")(model, gpu, gpus * service.data_parallel, service.engine, load=load)
-        text = f"{self.name}: steps{f' with {service.engine}' if service.engine else ''} take, {interval}"
+        where = "" if service.device == self.service.device else f" on {service.device}"
+        text = f"{self.name}: steps{f' with {service.engine}' if service.engine else ''}{where} take, {interval}"
         if text not in self.context.warnings:
             self.context.warnings.append(text)
-        if service.uncertain:
-            stream.step_factor = interval.factor(self.context.random.stream("steps", self.name))
+        return interval.factor(self.context.random.stream("steps", self.name)) if service.uncertain else factor
 
     def _capacity(self, prompt: np.ndarray, output: np.ndarray, max_num_batched_tokens: float) -> float:
         """Return the maximum number of requests per second that the replicas can serve.
@@ -213,7 +213,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
                 sentences = remarks(stage.measured, f"{self.name}: {name}", stage.extrapolate, BEYOND[name])
                 self.context.warnings += [text for text in sentences if text not in self.context.warnings]
         named = DEVICES.get(mode.type.name.lower())
-        if service.figures is not None and named is not None and named != service.gpu:
+        if service.figures is not None and service.step.roofline is not None and named not in (None, service.gpu):
             what = f"gpu names another GPU than {mode.type.name}, on which the service runs"
             self.context.warnings.append(f"{self.name}: {what}")
 
@@ -314,10 +314,8 @@ def language_of(
         shape=shape,
         rows=rows,
         kinds=tuple(
-            ReplicaKind(
-                kind.times_of(stream.step_factor), blocks_of(kind, mode.type), kind.weights, *service.starts(kind)
-            )
-            for kind, mode in stream.replica_modes
+            ReplicaKind(kind.times_of(factor), blocks_of(kind, mode.type), kind.weights, *service.starts(kind))
+            for factor, (kind, mode) in zip(stream.step_factors, stream.replica_modes, strict=True)
             if mode in shape.modes
         ),
         token_bytes=0 if service.kv is None else service.kv.per_token or 0,

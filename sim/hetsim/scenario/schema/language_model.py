@@ -217,6 +217,7 @@ class LanguageModel(Profiled, Replicas):
             "device": other.device, "gpus": gpus, "tensor_parallel": other.tensor_parallel, "kv": kv,
             "gpu": other.gpu or self.gpu, "step": step or self.step, "also_on": [],
             "engine": self.engine if step is None else None, "uncertain": self.uncertain and step is None,
+            "interval": self.interval if step is None else None,
             "expert_parallel": self.expert_parallel if step is None else 1,
             "replicas": other.used("replicas"),
             "memory_share": self.memory_share if other.memory_share is None else other.memory_share,

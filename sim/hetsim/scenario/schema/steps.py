@@ -126,7 +126,7 @@ def _architecture(name: Any) -> Architecture:
     try:
         return architectures.model(name)
     except UnknownName as error:
-        raise ValueError(f"{unknown(error)} (or give bytes of weights, such as 14 GB)") from None
+        raise ValueError(f"{unknown(error)} (or give bytes of weights, as 14 GB, or {{config: FILE}})") from None
 
 
 # Bytes of weights, or an architecture: by name, by its figures, or by name with changes.
