@@ -73,6 +73,8 @@ class Server:
         self._scenario = _with_requests(path, demand | profile)
         spec = self._scenario.model.workload[0].service
         assert isinstance(spec, LanguageModel)
+        if spec.also_on:
+            raise file_error(path, "steps are fitted to one type of device; leave out also_on")
         self.service = spec
         written = entry_of(path)["service"]
         step = written.get("step")
