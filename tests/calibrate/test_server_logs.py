@@ -520,6 +520,7 @@ def test_the_runs_of_the_logs_are_in_the_interval_of_a_fit(drift, expected):
         ({}, ["--unit", "furlong"], 2, "--unit must be one of"),
         ({}, ["--samples"], 2, "--samples has no effect with --observe"),
         ({"interval": [1.2, 1.1]}, [], 3, "server.yaml:15:5: workload.0.service.interval: the first number must be"),
+        ({"kv": {"tokens": 160}}, [], 3, "requests need more KV blocks than a replica has and are rejected"),
         ({"also_on": [{"device": "h", "step": TRUE}]}, [], 3, "to one type of device; leave out also_on"),
         ({"kind": "other"}, [], 3, "server.yaml:13:3: workload.0.service: the workload entry must have service:"),
         ({"interval": [2.0, 2.1]}, [], 0, "log.csv do not overlap; does"),

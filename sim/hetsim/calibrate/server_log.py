@@ -81,9 +81,11 @@ class Server:
         asked = "profile" in written or (isinstance(step, dict) and "roofline" in step)
         # the scenario itself has a roofline; that of a preset is only an estimate, which a fit replaces
         self.wants_roofline = spec.step.roofline is not None and spec.engine is None and asked
-        served = len(self._scenario.build().tasks)
-        if served != len(self.log):
+        tried = self._scenario.build()
+        if (served := len(tried.tasks)) != len(self.log):
             raise file_error(self.path, f"must serve all {len(self.log):,} requests of the log; it serves {served:,}")
+        for text in (one for one in tried.warnings if one.endswith("are rejected")):  # of too many tokens
+            raise file_error(self.path, f"must serve all requests of {log.path}; {text}")
 
     def start(self) -> dict[str, float]:
         """Return initial values of the numbers to fit, from the log or from the scenario."""

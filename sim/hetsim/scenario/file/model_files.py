@@ -173,7 +173,7 @@ class _Config:
         if width in (None, "bf16") or kv is None:
             detail = f"{given['bits']} bits" if "bits" in given else "these keys" if named is None else shown(named)
             what = f"{shown(method)} with {detail} is not supported"
-            self.refuse("quantization_config", what, "number_format: ... next to config")
+            self.refuse("quantization_config", what, "number_format: {weights: ...} next to config")
         inputs = self.width(scheme["input_activations"]) if "input_activations" in scheme else width
         arithmetic = "fp4" if inputs == "nvfp4" else inputs if inputs in ("fp8", "int8") else "bf16"
         lists = (given.get(key) for key in ("ignore", "modules_to_not_convert", "exclude_modules"))
