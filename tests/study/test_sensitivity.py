@@ -62,6 +62,16 @@ def test_only_uncertain_steps_are_made_longer_and_a_mean_of_drift_is_kept():
     assert longer_steps(certain) == {} and sensitivity(certain, hs.run(certain)) == {}
 
 
+@pytest.mark.parametrize("keys", [{"drift": {"mean": 2.0}}, {"interval": [1.0, 4.0]}])
+def test_the_capacity_is_that_of_the_steps_that_are_simulated(keys):
+    """Ten decoding steps of 90 ms, so 1.111 requests per second; half as many with a factor of two on the steps."""
+    for more, rate in (({}, "1.111"), (keys, "0.5556")):
+        own = scenario(drift=False, count=20)
+        own["workload"][0]["service"] |= more
+        own["workload"][0]["tokens"]["output"] = 11
+        assert f"serve at most {rate}/s" in " ".join(load(own).build().warnings)
+
+
 def shown(folder, drift, *words):
     file = folder / "queue.yaml"
     file.write_text(yaml.safe_dump(scenario(drift, count=40)), encoding="utf-8")

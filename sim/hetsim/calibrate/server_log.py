@@ -56,10 +56,8 @@ class Server:
     that has the service, in place of the scenario's.
     """
 
-    replication = 0  # of the random numbers of its simulations
-
     def __init__(self, path: Path, log: Log, demand: dict[str, Any] | None = None, service: Path | None = None):
-        self.path, self.log = path, log
+        self.path, self.log, self.replication = path, log, 0  # replication: of the simulations' random numbers
         self.count = self.fitted = len(log) - max(1, int(HELD_BACK * len(log)))  # `count`: those judged at present
         self.load = len(log) / max(float(log.arrival[-1]), 1e-9)
         self._folder = tempfile.TemporaryDirectory()

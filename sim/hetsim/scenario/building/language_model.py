@@ -154,8 +154,8 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         rate = request_rate(entry, stream)
 
         def overload(batching: IterationPolicy, policy: str) -> tuple[str, float] | None:
-            max_rate, limit = self._capacity(prompt, output, math.inf), self.service.max_num_batched_tokens
-            limited_rate = math.inf if limit is None else self._capacity(prompt, output, limit)
+            max_rate, limit = self._capacity(stream, math.inf), self.service.max_num_batched_tokens
+            limited_rate = math.inf if limit is None else self._capacity(stream, limit)
             why = f"with at most {limit or 0:,} tokens in a step (max_num_batched_tokens)"
             otherwise = f"without that limit they serve {max_rate:.4g}/s"
             return self._overload(rate, max_rate, limited_rate, servers="replicas", why=why, otherwise=otherwise)
@@ -181,19 +181,20 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
             self.context.warnings.append(text)
         return interval.factor(self.context.random.stream("steps", self.name)) if service.uncertain else factor
 
-    def _capacity(self, prompt: np.ndarray, output: np.ndarray, max_num_batched_tokens: float) -> float:
+    def _capacity(self, stream: TaskStream, max_num_batched_tokens: float) -> float:
         """Return the maximum number of requests per second that the replicas can serve.
 
         It assumes full steps: max_num_seqs requests share a decoding step, and prompts fill max_num_batched_tokens;
         without disaggregation, one step both decodes and reads prompts.
         """
         service, scale, apart = self.service, self.service.scale, self.service.disaggregated
+        prompt, output = (stream.extra[name] for name in TOKENS)
         decoding = float((output - 1.0).mean()) / service.max_sequences
         reading = float(prompt.mean()) / max_num_batched_tokens
         filled = float((prompt + output - 1.0).mean()) / max_num_batched_tokens
         max_times = [0.0, 0.0]  # of those that decode, or do both, and of those that only prefill
-        for kind, _ in self.modes:
-            times, counts = kind.times, service.starts(kind)
+        for factor, (kind, _) in zip(stream.step_factors, self.modes, strict=True):
+            times, counts = kind.times_of(factor), service.starts(kind)
             prefill, decode, together = times.demand(prompt, output, service.max_sequences)
             alone = decode + times.fixed * decoding, prefill + times.fixed * reading
             if service.disaggregated is None:
