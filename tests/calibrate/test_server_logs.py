@@ -239,8 +239,8 @@ def test_the_known_server_has_the_figures_of_its_own_summary(tmp_path, closed):
     ("key", "value", "message"),
     [
         ("completed", None, "json: completed: is missing"),
-        ("completed", 0, "json:2:1: completed: must be a number above 0, not 0"),
-        ("completed", 10**9, "json:2:1: completed: must be at most 1,000,000 requests, as each trial simulates all"),
+        ("completed", 0, "json:2:1: completed: must be a number above 0, at most 1,000,000, not 0"),
+        ("completed", 10**9, "json:2:1: completed: must be a number above 0, at most 1,000,000, not 1000000000"),
         ("mean_tpot_ms", None, "json: mean_tpot_ms: is missing"),
         ("p99_ttft_ms", "fast", "p99_ttft_ms: must be a number above 0, not fast"),
         ("mean_ttft_ms", None, "has no mean time to first token where vLLM, GenAI-Perf or inference-perf write it"),
@@ -253,6 +253,21 @@ def test_summaries_that_cannot_be(tmp_path, server, key, value, message):
     path.write_text(json.dumps(content, indent=0))
     done = invoke("--from", path, "--server", server, "--out", tmp_path)
     assert done.exit_code == 3 and message in done.output, done.output
+
+
+def test_the_values_of_each_request_in_a_summary_are_left_out(tmp_path, server):
+    """Lists of `--save-detailed`: more than a scenario may have, with escapes that YAML lacks; mistakes name a key."""
+    content, path = vllm(run(3, 30, KNOWN), 3), tmp_path / "detailed.json"
+    path.write_text(json.dumps({**content, "itls": [[0.01] * 300] * 1000, "generated_texts": ["\U0001f600"] * 30}))
+    one = SummaryServer(server, path)
+    path.write_text(json.dumps(content))
+    assert one.measured == SummaryServer(server, path).measured and len(one.log) == 30
+    path.write_text(json.dumps({**content, "errors": [""], "mean_tpot_ms": -1}))
+    with pytest.raises(ScenarioError, match=r"detailed.json: mean_tpot_ms: must be a number above 0, not -1"):
+        SummaryServer(server, path)
+    path.write_text("[" * 100_000)
+    with pytest.raises(ScenarioError, match="nested more than 64 levels"):
+        SummaryServer(server, path)
 
 
 def test_a_summary_without_a_rate(tmp_path, server):

@@ -78,8 +78,6 @@ def logs(
     from hetsim.calibrate.server_log import service_of
     from hetsim.silicon import engines
 
-    if scenario is None:
-        raise click.UsageError("logs and summaries need --server YAML: a scenario with its GPUs, memory and batching")
     servers = _servers(paths, unit, where, scenario, profile)
     count = sum(len(one.log) for one in servers)
     if profile is not None:
@@ -89,7 +87,7 @@ def logs(
         return
     fitted = server_log.fit(servers, tell=lambda text: console.note(text, quiet))
     what = ", ".join(map(str, paths))
-    service = service_of(scenario)
+    service = service_of(servers[0].path)
     if (engine := service.pop("engine", None)) is not None:  # whose place the fitted steps take
         service = {**engines.defaults(engine), **service}
     given = dict(service.get("step") or {})
@@ -112,12 +110,14 @@ def logs(
 
 
 def _servers(
-    paths: Sequence[Path], unit: str | None, where: dict[str, str], scenario: Path, profile: Path | None = None
+    paths: Sequence[Path], unit: str | None, where: dict[str, str], scenario: Path | None, profile: Path | None = None
 ) -> "list[Server]":
     """Return the server with each log or summary; UsageError if they name several models."""
     from hetsim.calibrate.server_log import Server
     from hetsim.calibrate.summaries import SummaryServer
 
+    if scenario is None:
+        raise click.UsageError("logs and summaries need --server YAML: a scenario with its model, GPUs and batching")
     if len({path.resolve() for path in paths}) < len(paths):
         raise click.UsageError(f"each log or summary counts as a run; give it once: {', '.join(map(str, paths))}")
     summaries = {path for path in paths if kind_of(path) == "summary"}
@@ -152,12 +152,10 @@ def observe(
     from hetsim.calibrate import server_log
     from hetsim.calibrate.server_log import service_of
 
-    if scenario is None:
-        raise click.UsageError("--observe needs --server YAML: a scenario with the server's engine, model and GPU")
     servers = _servers(paths, unit, where, scenario)
     (prior, posterior), what = server_log.observed(servers), ", ".join(map(str, paths))
     before, after = ([round(one.low, 6), round(one.high, 6)] for one in (prior, posterior))
-    service = {**service_of(scenario), **({} if posterior is prior else {"interval": after})}
+    service = {**service_of(servers[0].path), **({} if posterior is prior else {"interval": after})}
     profile = {"service": service, "measured": {"from": what, "interval_before": before}}
     console.result(as_json, lambda: profile, lambda: [f"before: steps take, {prior}", f"after:  {posterior}"])
     if posterior is prior:

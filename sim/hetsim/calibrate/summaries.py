@@ -5,7 +5,9 @@ tokens of a request, and of the latency, as far as the file has them.  A summary
 its number of requests at its rate, or with its number of concurrent clients, always with the same random numbers.
 """
 
+import json
 import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,7 @@ _CONFIG = ("input_config.", "input_config.loadgen.", "input_config.perf_analyzer
 # Dotted keys of vLLM, of GenAI-Perf and AIPerf, and of inference-perf: seconds of the unit of times; a time, with the
 # words of MEASURES and of RANKS; requests, prompt and output tokens; rates, of which the last is what was reached; and
 # concurrent clients, which are used if no rate was asked for.
-_Words = tuple[str, ...]
-FORMATS: tuple[tuple[float, str, _Words, _Words, _Words, _Words, _Words], ...] = (
+FORMATS: tuple[tuple[Any, ...], ...] = (
     (1e-3, "{rank}_{measure}_ms", ("ttft", "tpot", "e2el"), ("mean", "median", "p90", "p99"),
      ("completed", "total_input_tokens", "total_output_tokens"), ("request_rate", "request_throughput"),
      ("max_concurrency",)),
@@ -45,6 +46,17 @@ FORMATS: tuple[tuple[float, str, _Words, _Words, _Words, _Words, _Words], ...] =
 MODELS = ("model_id", "input_config.model_names")  # keys that name the model, if any
 
 
+def _read(file: Path) -> Document:
+    """Read a summary without its lists: with `--save-detailed`, vLLM adds those of requests."""
+    try:
+        data = json.loads(file.read_bytes()) if file.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict) or not any(isinstance(value, list) for value in data.values()):
+        return document.read(file, "a summary")  # with the places of mistakes
+    return Document({key: value for key, value in data.items() if not isinstance(value, list)}, str(file))
+
+
 def _value(read: Document, key: str) -> Any:
     value = read.data
     for part in key.split("."):
@@ -52,10 +64,10 @@ def _value(read: Document, key: str) -> Any:
     return value
 
 
-def _number(read: Document, key: str) -> float:
-    value = _value(read, key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        what = "is missing" if value is None else f"must be a number above 0, not {value}"
+def _number(read: Document, key: str, most: float = math.inf) -> float:
+    value, limit = _value(read, key), "" if most == math.inf else f", at most {most:,}"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= min(most, 1e100):
+        what = "is missing" if value is None else f"must be a number above 0{limit}, not {value}"
         raise ScenarioError(read.problem(tuple(key.split(".")), what))
     return float(value)
 
@@ -72,23 +84,19 @@ class SummaryServer(Server):
     """
 
     def __init__(self, path: Path, file: Path, service: Path | None = None):
-        read, entry = document.read(file, "a summary"), entry_of(path)
+        read, entry = _read(file), entry_of(path)
         formats = (one for one in FORMATS if _value(read, one[1].format(measure=one[2][0], rank=one[3][0])))
         if (form := next(formats, None)) is None:
             text = "has no mean time to first token where vLLM, GenAI-Perf or inference-perf write it"
             raise ScenarioError(read.problem((), f"{text} (mean_ttft_ms, time_to_first_token.avg, successes.latency)"))
         unit, time, measures, ranks, counts, rates, concurrency = form
-        self.measured: dict[tuple[str, str], float] = {}
-        for measure, word in zip(MEASURES, measures, strict=True):
-            for rank, name in zip(RANKS, ranks, strict=True):
-                key = time.format(measure=word, rank=name)
-                if _value(read, key) is not None:
-                    self.measured[measure, rank] = unit * _number(read, key)
-        requests, *tokens = (_number(read, one) for one in counts)
+        pairs = product(zip(MEASURES, measures, strict=True), zip(RANKS, ranks, strict=True))
+        keys = {(one, rank): time.format(measure=word, rank=name) for (one, word), (rank, name) in pairs}
+        needed = [(one, "mean") for one in MEASURES[:2]]
+        found = {names: key for names, key in keys.items() if names in needed or _value(read, key) is not None}
+        self.measured = {names: unit * _number(read, key) for names, key in found.items()}
+        requests, tokens = _number(read, counts[0], MAX_REQUESTS), [_number(read, one) for one in counts[1:]]
         count, each = max(1, round(requests)), requests if counts[1].startswith("total") else 1
-        if count > MAX_REQUESTS:
-            text = f"must be at most {MAX_REQUESTS:,} requests, as each trial simulates all; got {count:,}"
-            raise ScenarioError(read.problem(tuple(counts[0].split(".")), text))
         self.tokens = tokens[0] / each, tokens[1] / each
         prompt, output = (max(1, round(one)) for one in self.tokens)
         asked = next((one for one in rates if _value(read, one) not in (None, "inf")), rates[0])
@@ -101,11 +109,10 @@ class SummaryServer(Server):
             arrivals = {"process": "all_at_once", "count": count}
         demand = {"arrivals": arrivals, "tokens": entry.get("tokens", {"prompt": prompt, "output": output})}
         demand |= {} if arrivals["process"] == "all_at_once" else {"count": count}
-        mean, each_token = (unit * _number(read, time.format(measure=one, rank=ranks[0])) for one in measures[:2])
+        mean, each_token = (self.measured[one] for one in needed)
         values = (0.0, prompt, output, mean, mean + each_token * (output - 1))
-        # for the start of the search
         arrival, prompts, outputs, ttft, latency = (np.full(count, one) for one in values)
-        log = Log(file, arrival, prompts, output=outputs, ttft=ttft, latency=latency, user=None)
+        log = Log(file, arrival, prompts, outputs, ttft, latency, user=None)  # for the start of the search
         log.model = ", ".join(str(named) for key in MODELS if (named := _value(read, key)))
         super().__init__(path, log, demand, service)
         self.count, self.fitted, self.load = count, count, rate
@@ -134,9 +141,9 @@ class SummaryServer(Server):
         return np.array(rows)
 
     def standard_error(self, times: StepTimes, front_end: float) -> float:
-        """Return the standard error of `behind`, from random arrivals and tokens.
+        """Return √2 times the deviation of `behind` between replications.
 
-        The file and the simulation have different ones: √2 times the deviation between replications.
+        The random arrivals and tokens of the file differ from those of the simulation.
         """
         return math.inf if self.count < PARTS else 2**0.5 * deviation(self.behind(times, front_end, PARTS))
 

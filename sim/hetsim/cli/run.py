@@ -1,6 +1,7 @@
 """`hetsim run`: one scenario, one policy."""
 
 import hashlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -46,7 +47,7 @@ def run(
     """
     from hetsim.experiment.directory import PICTURE, check_target, save
     from hetsim.experiment.run import one_run, prepare, replicate
-    from hetsim.experiment.sensitivity import sensitivity, sentences
+    from hetsim.experiment.sensitivity import INTERVAL, sensitivity, sentences
     from hetsim.experiment.stopping import checked_amount
     from hetsim.report.perfetto import check_trace_file, write_trace
     from hetsim.results.one_run.groups import checked
@@ -93,7 +94,9 @@ def run(
     further = _batched(outcome, metrics) if batched else {}
     tables = tables_of_groups({outcome.policy or "run": outcome}, by)
     if as_json:
-        console.as_json(_json(outcome, metrics, further, tables) | _sensitivity(sensitive, remarks(outcome)))
+        intervals = list(filter(re.compile(INTERVAL).search, remarks(outcome)))  # warnings, as `size` has them
+        more = {"sensitivity": sensitive | ({"intervals": intervals} if intervals else {})} if sensitive else {}
+        console.as_json(_json(outcome, metrics, further, tables) | more)
     else:
         _show(outcome, loaded, () if batched else metrics)
         console.lines(["", *terminal.paragraphs(sentences(sensitive))] if sensitive else ())
@@ -154,13 +157,6 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
     head = f"Intervals of 95 % from {first['batches']} {METHOD}:"
     lines = [head, *terminal.table(rows), *terminal.paragraphs(f"refused: {text}" for text in refused)]
     return {"lines": lines, "json": means}
-
-
-def _sensitivity(sensitive: dict[str, Any], warnings: list[str]) -> dict[str, Any]:
-    from hetsim.experiment.sensitivity import INTERVAL
-
-    intervals = {"intervals": [text for text in warnings if INTERVAL in text]}
-    return {"sensitivity": sensitive | (intervals if any(intervals.values()) else {})} if sensitive else {}
 
 
 def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
