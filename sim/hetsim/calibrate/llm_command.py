@@ -78,7 +78,7 @@ def logs(
     from hetsim.calibrate.server_log import service_of
     from hetsim.silicon import engines
 
-    servers = _servers(paths, unit, where, scenario, profile)
+    servers = _servers(paths, unit, where, scenario=scenario, profile=profile)
     count = sum(len(one.log) for one in servers)
     if profile is not None:
         figures = server_log.verified(servers)
@@ -112,7 +112,7 @@ def logs(
 def _servers(
     paths: Sequence[Path], unit: str | None, where: dict[str, str], scenario: Path | None, profile: Path | None = None
 ) -> "list[Server]":
-    """Return the server with each log or summary; UsageError if they name several models."""
+    """Return the server with each log or summary; UsageError if models differ."""
     from hetsim.calibrate.server_log import Server
     from hetsim.calibrate.summaries import SummaryServer
 
@@ -152,7 +152,7 @@ def observe(
     from hetsim.calibrate import server_log
     from hetsim.calibrate.server_log import service_of
 
-    servers = _servers(paths, unit, where, scenario)
+    servers = _servers(paths, unit, where, scenario=scenario)
     (prior, posterior), what = server_log.observed(servers), ", ".join(map(str, paths))
     before, after = ([round(one.low, 6), round(one.high, 6)] for one in (prior, posterior))
     service = {**service_of(servers[0].path), **({} if posterior is prior else {"interval": after})}

@@ -47,7 +47,7 @@ MODELS = ("model_id", "input_config.model_names")  # keys that name the model, i
 
 
 def _read(file: Path) -> Document:
-    """Read a summary without its lists: with `--save-detailed`, vLLM adds those of requests."""
+    """Read a summary without its lists, which vLLM adds with `--save-detailed`."""
     try:
         data = json.loads(file.read_bytes()) if file.is_file() else None
     except (OSError, ValueError, RecursionError):
@@ -93,8 +93,8 @@ class SummaryServer(Server):
         pairs = product(zip(MEASURES, measures, strict=True), zip(RANKS, ranks, strict=True))
         keys = {(one, rank): time.format(measure=word, rank=name) for (one, word), (rank, name) in pairs}
         needed = [(one, "mean") for one in MEASURES[:2]]
-        found = {names: key for names, key in keys.items() if names in needed or _value(read, key) is not None}
-        self.measured = {names: unit * _number(read, key) for names, key in found.items()}
+        given = {names: key for names, key in keys.items() if names in needed or _value(read, key) is not None}
+        self.measured = {names: unit * _number(read, key) for names, key in given.items()}
         requests, tokens = _number(read, counts[0], MAX_REQUESTS), [_number(read, one) for one in counts[1:]]
         count, each = max(1, round(requests)), requests if counts[1].startswith("total") else 1
         self.tokens = tokens[0] / each, tokens[1] / each
@@ -112,7 +112,7 @@ class SummaryServer(Server):
         mean, each_token = (self.measured[one] for one in needed)
         values = (0.0, prompt, output, mean, mean + each_token * (output - 1))
         arrival, prompts, outputs, ttft, latency = (np.full(count, one) for one in values)
-        log = Log(file, arrival, prompts, outputs, ttft, latency, user=None)  # for the start of the search
+        log = Log(file, arrival, prompts, output=outputs, ttft=ttft, latency=latency, user=None)  # starts the search
         log.model = ", ".join(str(named) for key in MODELS if (named := _value(read, key)))
         super().__init__(path, log, demand, service)
         self.count, self.fitted, self.load = count, count, rate
@@ -133,7 +133,7 @@ class SummaryServer(Server):
         return float(np.average(errors, weights=[RANKS[rank] for _, rank in self.measured]))
 
     def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
-        """Return log(measured / simulated) of the mean token interval, in `parts` replications."""
+        """Return log(measured / simulated mean token interval) in `parts` replications."""
         rows = []
         for self.replication in reversed(range(parts)):  # the last is the one with which trials are simulated
             means = [one for one in self.figures(times, front_end, 0) if one.name.startswith("mean time between")]
