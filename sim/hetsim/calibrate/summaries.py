@@ -95,7 +95,7 @@ class SummaryServer(Server):
         needed = [(one, "mean") for one in MEASURES[:2]]
         given = {names: key for names, key in keys.items() if names in needed or _value(read, key) is not None}
         self.measured = {names: unit * _number(read, key) for names, key in given.items()}
-        requests, tokens = _number(read, counts[0], MAX_REQUESTS), [_number(read, one) for one in counts[1:]]
+        requests, tokens = _number(read, counts[0], MAX_REQUESTS), [_number(read, one, 10**15) for one in counts[1:]]
         count, each = max(1, round(requests)), requests if counts[1].startswith("total") else 1
         self.tokens = tokens[0] / each, tokens[1] / each
         prompt, output = (max(1, round(one)) for one in self.tokens)
