@@ -241,7 +241,7 @@ def test_the_known_server_has_the_figures_of_its_own_summary(tmp_path, closed):
         ("completed", None, "json: completed: is missing"),
         ("completed", 0, "json:2:1: completed: must be a number above 0, at most 1,000,000, not 0"),
         ("completed", 10**9, "json:2:1: completed: must be a number above 0, at most 1,000,000, not 1000000000"),
-        ("total_input_tokens", 1e30, "total_input_tokens: must be a number above 0, at most 1,000,000,000,000,000, not"),
+        ("total_input_tokens", 1e30, "total_input_tokens: must be a number above 0, at most 1,000,000,000,000,000"),
         ("mean_tpot_ms", None, "json: mean_tpot_ms: is missing"),
         ("p99_ttft_ms", "fast", "p99_ttft_ms: must be a number above 0, not fast"),
         ("mean_ttft_ms", None, "has no mean time to first token where vLLM, GenAI-Perf or inference-perf write it"),
