@@ -93,18 +93,22 @@ def test_run_prints_the_sensitivity(tmp_path):
         assert text.startswith("one: steps take, 90 %: at least 0.90, at most 1.10 times as long")
 
 
-def test_sweep_shows_the_whole_first_warning(tmp_path):
-    """The warnings of a row are joined by semicolons; that of an interval has one in parentheses."""
+def test_sweep_shows_each_warning_once_and_whole(tmp_path):
+    """The warnings of a row are joined by semicolons; that of an interval has one in parentheses.
+
+    Points with different GPUs have different intervals: one is a guess.
+    """
     own, file = scenario(drift=False, count=2), tmp_path / "queue.yaml"
-    keys = {"model": "llama-3.1-8b", "gpu": "h100", "engine": "vllm-0.15"}
-    own["workload"][0]["service"] = {"kind": "llm", **keys, "drift": {"mean": 1.0}}
-    own["cluster"]["nodes"][0]["gpus"][0] |= {"type": "a100-80gb", "memory": "80 GB"}
+    own["workload"][0]["service"] = {"kind": "llm", "model": "llama-3.1-8b", "gpu": "h100", "engine": "vllm-0.15"}
+    own["cluster"]["nodes"][0]["gpus"][0] |= {"type": "h100", "memory": "80 GB"}
     file.write_text(yaml.safe_dump(own), encoding="utf-8")
-    words = ["sweep", str(file), "--over", "workload.0.count=1,2", "--workers", "1"]
-    text = " ".join(CliRunner().invoke(hetsim, words).output.split())
-    assert "gpu names another GPU than a100-80gb" in text and "GPUs left out" not in text
-    words += ["--set", "cluster.nodes.0.gpus.0.type=h100"]
-    assert "measured servers, GPUs left out)" in " ".join(CliRunner().invoke(hetsim, words).output.split())
+    for more in ((), ("--replications", "2")):
+        words = ["sweep", str(file), "--over", "workload.0.service.gpu=h100,mi300x", "--workers", "1", *more]
+        text = " ".join(CliRunner().invoke(hetsim, words).output.split())
+        steps = "one: steps with vllm-0.15 take, 90 %: at least"
+        assert f"2 of 2 rows have warnings, such as point 0: {steps}" in text and text.count(steps) == 2
+        assert "GPUs left out) warning: point 1: one: gpu names another GPU than h100, on which the service" in text
+        assert text.endswith("guess: no measured kernels of this GPU; errors of 1,101 measured servers, GPUs left out)")
 
 
 def test_size_judges_the_target_with_longer_steps(tmp_path):

@@ -22,7 +22,6 @@ from hetsim.scenario.file import document
 from hetsim.scenario.file.document import Document
 
 MEASURES = ("time to first token", "time between tokens", "latency")
-MAX_REQUESTS = 1_000_000
 RANKS = {"mean": 1.0, "p50": 1.0, "p90": 0.5, "p99": 0.1}  # with weights: high percentiles vary most between runs
 
 
@@ -92,10 +91,8 @@ class SummaryServer(Server):
         unit, time, measures, ranks, counts, rates, concurrency = form
         pairs = product(zip(MEASURES, measures, strict=True), zip(RANKS, ranks, strict=True))
         keys = {(one, rank): time.format(measure=word, rank=name) for (one, word), (rank, name) in pairs}
-        needed = [(one, "mean") for one in MEASURES[:2]]
-        given = {names: key for names, key in keys.items() if names in needed or _value(read, key) is not None}
-        self.measured = {names: unit * _number(read, key) for names, key in given.items()}
-        requests, tokens = _number(read, counts[0], MAX_REQUESTS), [_number(read, one, 10**15) for one in counts[1:]]
+        self.measured = {one: unit * _number(read, key) for one, key in keys.items() if _value(read, key) is not None}
+        requests, tokens = _number(read, counts[0], 10**6), [_number(read, one, 10**15) for one in counts[1:]]
         count, each = max(1, round(requests)), requests if counts[1].startswith("total") else 1
         self.tokens = tokens[0] / each, tokens[1] / each
         prompt, output = (max(1, round(one)) for one in self.tokens)
@@ -109,7 +106,7 @@ class SummaryServer(Server):
             arrivals = {"process": "all_at_once", "count": count}
         demand = {"arrivals": arrivals, "tokens": entry.get("tokens", {"prompt": prompt, "output": output})}
         demand |= {} if arrivals["process"] == "all_at_once" else {"count": count}
-        mean, each_token = (self.measured[one] for one in needed)
+        mean, each_token = (unit * _number(read, keys[one, "mean"]) for one in MEASURES[:2])
         values = (0.0, prompt, output, mean, mean + each_token * (output - 1))
         arrival, prompts, outputs, ttft, latency = (np.full(count, one) for one in values)
         log = Log(file, arrival, prompts, output=outputs, ttft=ttft, latency=latency, user=None)  # starts the search

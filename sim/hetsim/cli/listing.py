@@ -125,8 +125,8 @@ def _support(model: Any, gpu: str) -> list[dict[str, Any]]:
     for row in rows:  # of numbers of GPUs that double: only the smallest can need more than the default share
         share = model.bytes / (memory * row["gpus"][0])
         if row["kind"] != "none" and share > next(iter(FILLED.values())):
-            needed = f"memory_share: {math.ceil(1000 * share) / 10:g}%"
-            row["summary"] += f"; on {row['gpus'][0]} × {gpu} the weights need {needed}"
+            needed = f"{math.ceil(1000 * share) / 10:g}%"
+            row["summary"] += f"; on {row['gpus'][0]} × {gpu} the weights need memory_share: {needed}"
     return list(rows)
 
 

@@ -14,7 +14,7 @@ from hetsim.experiment.options import StudyKeywords
 from hetsim.report import terminal
 from hetsim.results.declared import has_direction
 
-SHOWN_POINTS = 20
+SHOWN_POINTS, SHOWN_WARNINGS = 20, 4
 
 
 @click.command(short_help="Run a scenario at many points; print one table.")
@@ -76,10 +76,13 @@ def sweep(
         first = f"point {row['point']} ({row['policy']}): {row['error']}"
         console.warnings([f"{failed:,} of {len(outcome):,} rows failed; the first is {first}"], quiet)
     warned = outcome.table[outcome.table["warnings"] != ""]
-    if len(warned):
-        row = warned.iloc[0]
-        first = f"point {row['point']}: {re.split('; (?![^(]*[)])', row['warnings'])[0]}"  # not within parentheses
-        console.warnings([f"{len(warned):,} of {len(outcome):,} rows have warnings, such as {first}"], quiet)
+    firsts: dict[str, str] = {}  # each text at its first point; semicolons within parentheses are part of a text
+    for point, texts in zip(warned["point"], warned["warnings"], strict=True):
+        for text in re.split("; (?![^(]*[)])", re.sub("replication [0-9]+: ", "", texts)):
+            firsts.setdefault(text, f"point {point}: {text}")
+    if firsts:
+        first, *others = list(firsts.values())[:SHOWN_WARNINGS]
+        console.warnings([f"{len(warned):,} of {len(outcome):,} rows have warnings, such as {first}", *others], quiet)
     if out is not None:
         console.note(f"tables: {out}", quiet)
 
