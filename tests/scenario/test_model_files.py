@@ -216,6 +216,7 @@ def without(*keys: str) -> dict[str, Any]:
         ('{"model_type": "llama"', "is not valid YAML"),
         ("[1]", "got a list"),
         ("[" * 10_000, "nested more than 64 levels"),
+        (" " * 4_100_000, "config.json: must be at most 4 MB; got 4.1 MB\n"),
     ],
 )
 def test_files_that_cannot_be_read_are_one_sentence(content: Any, message: str, tmp_path: Path):

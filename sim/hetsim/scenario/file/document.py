@@ -139,7 +139,7 @@ def read(path: Path, what: str = "a scenario") -> Document:
             raise ScenarioError(Problem(f"must be {what} file; got a device or a pipe", file=shown))
         size = path.stat().st_size
         if size > MAX_BYTES:
-            raise ScenarioError(Problem(_too_large(size), file=shown))
+            raise ScenarioError(Problem(_too_large(size, what), file=shown))
         with open_input(path) as stream:
             content = stream.read(MAX_BYTES + 1)
     except OSError as error:
@@ -152,7 +152,7 @@ def read(path: Path, what: str = "a scenario") -> Document:
 def parse(content: str | bytes, file: str | None = None, what: str = "a scenario") -> Document:
     """Parse the text of a scenario file, or of another file (`what`, for messages)."""
     if len(content) > MAX_BYTES:
-        raise ScenarioError(Problem(_too_large(len(content)), file=file))
+        raise ScenarioError(Problem(_too_large(len(content), what), file=file))
     if isinstance(content, bytes):
         content = _decode(content, file)
     document = _Builder(file).document(content)
@@ -188,11 +188,10 @@ def with_full_paths(value: Any, named: Mapping[tuple[str, str], Path], keys: tup
     return str(paths[-1].resolve()) if paths else value
 
 
-def _too_large(size: int) -> str:
-    return (
-        f"must be at most {MAX_BYTES / 1e6:g} MB; got {size / 1e6:,.1f} MB. "
-        "Put large data into a file of its own (trace: {format: tasks, path: ...})"
-    )
+def _too_large(size: int, what: str) -> str:
+    text = f"must be at most {MAX_BYTES / 1e6:g} MB; got {size / 1e6:,.1f} MB"
+    advice = ". Put large data into a file of its own (trace: {format: tasks, path: ...})"
+    return text + advice * (what == "a scenario")
 
 
 def _decode(content: bytes, file: str | None) -> str:
