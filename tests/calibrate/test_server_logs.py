@@ -562,6 +562,10 @@ def test_an_interval_of_ones_own_is_drawn_or_used_in_its_middle():
     bounds = "chat: steps take, 90 %: at least 0.90, at most 1.60 times as long (requests of this server"
     assert bounds in " ".join(runs[0].warnings)
     assert [bool(longer_steps(one)) for one in loaded] == [True, True, False]
+    limits = {**KNOWN, "slo": {"tpot": "11 ms"}}  # steps take 12 ms, or 10.8 ms with the interval's first factor
+    load(scenario({**limits, **more[0]}))
+    with pytest.raises(ScenarioError, match="no request can meet a tpot of 11 ms: a step takes 12"):
+        load(scenario(limits))
     with pytest.raises(ScenarioError, match="the first number must be below the second"):
         load(scenario({**KNOWN, "interval": [1.1, 1.0]}))
     with pytest.raises(ScenarioError, match="uncertain needs interval, or a measured engine"):

@@ -329,7 +329,8 @@ class LanguageModel(Profiled, Replicas):
         decoding = times.seconds_for(0, 1, 0)
         if decode is not None and decode.measured is not None:
             decoding = min(decode.measured.seconds)
-        for key, needed in (("ttft", times.fixed), ("tpot", decoding)):
+        low = 1.0 if self.interval is None else self.interval[0]  # steps may take as little as this factor
+        for key, needed in (("ttft", low * times.fixed), ("tpot", low * decoding)):
             if (limit := getattr(self.slo, key)) is not None and limit < needed:
                 what = f"no request can meet a {key} of {1e3 * limit:.4g} ms: a step takes {1e3 * needed:.4g} ms"
                 raise KeyProblem("slo", what)
