@@ -178,6 +178,7 @@ CASES = [
         {"process": "file", "path": "times.csv", "column": "t", "unit": "s"}),
     *on(E + "count", 30), *on(E + "until", "100 s"), *on(E + "class", "kind"), *on(E + "name", "stream"),
     *on(E + "classes", CLASSES, [{"class": "a"}, {"class": "b", "gpu_time": "0.4 s"}]),
+    *on(E + "drift", {"cv": 0.1}, {"mean": 2}),
     *on(E + "together", True, **{E + "classes": [{"class": "a"}, {"class": "b", "after": "a"}]}),
     *on(E + "clients", {"at_timeout": "cancel", "hedge": {"after": "0 s", "size": "new", "apart": True}},
         **{N + "gpus": [{"type": "a100"}, {"type": "h100"}], "policy": "fcfs_skip"}),

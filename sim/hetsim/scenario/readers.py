@@ -146,7 +146,7 @@ workload
     retrials, returns: clients.retry.wait.first clients.retry.wait.factor clients.retry.wait.max
     retrials, returns: clients.retry.wait.jitter
     forks: together
-    none: after
+    none: after drift drift.cv drift.mean
     none: clients.give_up_after clients.count clients.retry.budget ttft tpot
 workload.training
     plan, plan-training: batch buckets chunks data efficiency experts micro_batch passes pipeline recomputation schedule

@@ -209,6 +209,9 @@ def _draw(
     if served is None:
         ways.partition = drawn_partition(demand, path, context)
         ways.expand()
+        if demand.drift is not None:
+            factor = demand.drift.factor(stream("drift", *label))
+            ways.found = [(mode, factor * times) for mode, times in ways.found]
     else:
         ways.found = served.ways(n, label, demand)
     fits = [(mode, times) for mode, times in ways.found if context.modes.fits(mode)]
@@ -218,7 +221,7 @@ def _draw(
     time = stopping.with_checkpoints(np.column_stack([times for _, times in fits])) if fits else np.empty((n, 0))
     means = None
     if demand.estimates is not None and demand.estimates.basis == "mean" and len(time):
-        unknown = demand.model_copy(update={"estimates": None})
+        unknown = demand.model_copy(update={"estimates": None, "drift": None})
         means = _draw(unknown, FOR_MEANS, ("mean", *label), context=context, served=served, path=path).time.mean(axis=0)
 
     def drawn(key: str, distribution: Any) -> np.ndarray | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,7 +11,20 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 
 from hetsim.errors import KeyProblem
 from hetsim.model.demand import SpanSpeeds, Stopping
-from hetsim.model.units import Bytes, Count, Degree, Flag, Name, NotNegative, Number, Positive, Seconds, Share, forbid
+from hetsim.model.units import (
+    Bytes,
+    Count,
+    Degree,
+    Flag,
+    Fraction,
+    Name,
+    NotNegative,
+    Number,
+    Positive,
+    Seconds,
+    Share,
+    forbid,
+)
 from hetsim.scenario.fields import (
     MAPPING,
     VALUE,
@@ -278,6 +292,19 @@ def _check_share(work: Work | None, gpus: float | None, scaling: Any = None) -> 
         raise KeyProblem("gpus", f"gpus must equal share ({share:g}) of the work, or be left out; got {gpus:g}")
 
 
+class Drift(Model):
+    """Random variation of speed between runs; each replication has one factor."""
+
+    cv: Annotated[Fraction, Field(ge=0, le=1)] = 0.0
+    """Coefficient of variation of the lognormal factor on all times, or on all steps of a service."""
+    mean: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Mean factor: with 1.05 all times, or steps, are on average 5 % longer."""
+
+    def factor(self, generator: np.random.Generator) -> float:
+        variance = math.log1p(self.cv**2)
+        return self.mean * math.exp(generator.normal(-variance / 2, math.sqrt(variance)))
+
+
 class Demand(Held):
     """Needs of a task: keys of a workload entry, or of a class, which have precedence."""
 
@@ -298,6 +325,8 @@ class Demand(Held):
     """All modes in which a task can run, in full; in place of gpu_time, cpu_time and scaling."""
     scaling: dict[str, Positive] | None = None
     """Speed-up by number of GPUs, such as {1: 1, 2: 1.9}: one mode for each number."""
+    drift: Drift | None = None
+    """Factor on all times of these tasks, drawn for each class once a replication. Default: none."""
     training: TrainingSpec | None = None
     """Parallel training of a transformer, from which times and memory are computed for the GPUs of the job."""
     communication: Communication | None = None
@@ -408,6 +437,8 @@ class Demand(Held):
         _check_share(self.work, self.gpus, self.scaling)
         check_nodes(self, self.cpu_time is not None)
         self._check_training()
+        if self.drift is not None and (self.work or self.profile or self.training or self.communication):
+            raise KeyProblem("drift", "the key is for given times, not for those of work, profile or training")
         if self.devices is not None and not (self.work or self.profile or self.training):
             raise KeyProblem("devices", "the key needs work, a profile or training")
         others = self.gpu_time or self.typed_gpu_time or self.work or self.profile

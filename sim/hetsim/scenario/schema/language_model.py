@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, ValidationInfo, model_validator
 
 from hetsim.errors import KeyProblem
 from hetsim.model.service import LanguageService
 from hetsim.model.step_times import StepTimes, scaled
-from hetsim.model.units import Bytes, Count, Degree, Fraction, Name, Seconds, Share
+from hetsim.model.units import Bytes, Count, Degree, Name, Seconds, Share
 from hetsim.scenario.fields import Mirror, Model, Short, keys_of
 from hetsim.scenario.file.profile_files import Profiled, included
 from hetsim.scenario.schema.cluster import NamedPeak
+from hetsim.scenario.schema.demand import Drift
 from hetsim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, PolicyName, Replicas, ReplicasOn, ServiceSpec
 from hetsim.scenario.schema.steps import EngineName, StepTime, Weights, figures_missing, of_engine
 from hetsim.workload.costs.architectures import Architecture
@@ -45,19 +44,6 @@ class AlsoOn(ReplicasOn):
     """Number of GPUs of a node over which each replica is divided; the same as gpus, give one of the two."""
     memory_share: Share | None = None
     """Share of the devices' memory for model, keys and values. Default: that of the service."""
-
-
-class Drift(Model):
-    """Random variation of a server's speed between runs."""
-
-    cv: Annotated[Fraction, Field(le=1)] = 0.0
-    """Coefficient of variation of the lognormal factor on all steps of a replication."""
-    mean: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Mean factor on step times: with 1.05 steps take on average 5 % longer than `step` says."""
-
-    def factor(self, generator: np.random.Generator) -> float:
-        variance = math.log1p(self.cv**2)
-        return self.mean * math.exp(generator.normal(-variance / 2, math.sqrt(variance)))
 
 
 StepFactor = Annotated[float, Field(gt=0, le=100)]

@@ -240,7 +240,7 @@ TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "
 OF_REQUESTS = "the times of requests are under service"
 NOT_OF_REQUESTS = (
     "nodes", "gpus", "slice", "cpus", "memory", "gpu_memory", "span", "upload", "download", "stopping", "devices",
-    "writes", "partition", "time_limit", "qos", "account", "communication",
+    "writes", "partition", "time_limit", "qos", "account", "communication", "drift",
 )  # fmt: skip
 OF_A_TRACE = {
     "skip": "skip leaves out rows of a trace",
@@ -391,7 +391,7 @@ class WorkloadEntry(Demand):
         if self.resample is not None and self.arrivals is not None:
             raise KeyProblem("resample", "resample and arrivals both draw new arrivals of the trace; leave one out")
         if self.service is None:
-            refuse(self, ("classes", "communication", *TIMES), "the times of the tasks are in the trace")
+            refuse(self, ("classes", "communication", "drift", *TIMES), "the times of the tasks are in the trace")
             own = dict.fromkeys(("tokens", "ttft", "tpot"), "requests to a language model")
             for key, what in ({"devices": "work or a profile"} | own).items():
                 if getattr(self, key) is not None:
