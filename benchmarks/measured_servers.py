@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import pathlib
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ from benchmarks import measured_disaggregated as disaggregated
 from benchmarks import measured_model as servers
 from benchmarks.measured_model import Predict, architecture, first_token, kernels, left_out, prepared, replayed
 from benchmarks.measured_rows import ASYNCHRONOUS, BUDGET, ROUNDS, rows_of, rules_of, server_of, version
+from hetsim.model.step_times import KernelSteps, scaled
 from hetsim.silicon.engines import formats_of, interval
 from hetsim.silicon.kernels import Kernels
 from hetsim.workload.costs import roofline
@@ -51,7 +53,7 @@ def shipped(frame: pd.DataFrame) -> dict[str, object]:
         "families": {"measured": servers.of_families(frame, gpus=False), "transferred": servers.of_families(frame),
                      "guessed": servers.of_families(frame, unknown=True)},
     }  # fmt: skip
-    engines = {}
+    engines, (of_memory, bounds_of_memory) = {}, memory(frame)
     for engine, part in frame.groupby("backend"):
         versions = sorted({version(text) for text in part["backend_version"].dropna()} - {()})
         first = ".".join(map(str, versions[0]))
@@ -64,12 +66,52 @@ def shipped(frame: pd.DataFrame) -> dict[str, object]:
             "gpus": frequent(part["gpu"]),
             "front_end": float(f"{fits[engine][-1] + servers.FRONT_END:.5g}"),
             "asynchronous": ASYNCHRONOUS.get(str(engine), first),
+            **({"memory": bounds_of_memory} if engine in of_memory else {}),
         }  # fmt: skip
     rounded = {
         level: {key: [round(value, 4) for value in one] for key, one in of_level.items()}
         for level, of_level in levels.items()
     }
     return {"engines": engines, "errors": rounded, "points": points, "widening": round(servers.widening(frame), 4)}
+
+
+def is_late(row: pd.Series, steps: KernelSteps, front_end: float, room: float) -> bool:
+    """Is a replay with this room later than measured, if its steps are scaled to the measured time a token?"""
+    speed, reserved = 1.0, row["server"].engine == "trtllm"
+    for _ in range(4):
+        times = scaled(steps, speed)
+        run = servers.replay(times, row["rules"], *row["load"][:3], int(room), reserved, servers.FRONT_END)
+        speed *= row["silicon_tpot_ms"] / 1e3 / run.tpot
+    return bool(run.ttft + front_end > row["silicon_ttft_ms"] / 1e3)
+
+
+def memory(frame: pd.DataFrame) -> tuple[set[str], list[float]]:
+    """Engines, and bounds of measured / computed memory for keys and values, as logarithms, with the number of servers.
+
+    Measured is the memory with which a replay has the measured time to the first token: of servers with too little
+    memory for all clients, the wait for it is most of that time.  Computed is as hetsim does (`blocks_of`).  Servers
+    whose first token no memory from 1/2 to 2 times explains are left out.
+    """
+    fits, engines, ratios = servers.engine_fits(frame), set[str](), list[float]()
+    for _, row in frame[frame["saturated"]].iterrows():
+        server, rules, room = row["server"], row["rules"], row["load"][3]
+        made, bare, gpus = kernels(server), roofline.DEVICES[server.gpu].memory, server.divided.tensor
+        assert isinstance(made, Kernels) and bare is not None
+        case = row, made.steps(named(fits[server.engine])), float(fits[server.engine][-1])
+        low, high = room / 2, room * 2
+        if not is_late(*case, low) or is_late(*case, high):
+            continue
+        for _ in range(9):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if is_late(*case, middle) else (low, middle)
+        model = architecture(server.model, (*server.formats[:2], rules.stored or server.formats[2]))
+        share, beside = rules.memory, bare * gpus - model.bytes
+        left = share * beside if server.engine == "trtllm" else share * bare * gpus - model.bytes
+        engines.add(server.engine)
+        ratios.append(math.log(middle * model.stored(gpus) / left))
+    found = servers.own(np.array(ratios)[:, None])
+    assert found is not None
+    return engines, [round(value, 4) for value in found]
 
 
 def frequent(values: Iterable[str]) -> list[str]:

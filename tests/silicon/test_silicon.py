@@ -257,7 +257,7 @@ def test_replicas_that_share_their_experts_attend_and_keep_for_themselves():
     weights = 256 * 58 * 3 * 7168 * 2048  # numbers of 8 bits of all experts
     assert service.kinds[0].weights == pytest.approx(figures.bytes - weights * 7 / 8, abs=1)
     stored = figures.stored(1) * 16
-    assert service.kinds[0].blocks == (int(0.9 * peak.memory) - service.kinds[0].weights) // stored
+    assert service.kinds[0].blocks == 0.9 * (peak.memory - service.kinds[0].weights) // stored
 
 
 @pytest.mark.parametrize(
@@ -282,6 +282,32 @@ def test_an_uncertain_service_draws_one_factor_a_replication():
     certain = load(scenario()).build().language[0].kinds[0].step
     ratio = [one.seconds_for(0, 4, 4000) / certain.seconds_for(0, 4, 4000) for one in (first, again, other)]
     assert ratio[0] == ratio[1] != ratio[2] and 1.0 not in ratio
+
+
+@pytest.mark.parametrize("engine", ["vllm-0.15", "trtllm-1.2", "sglang-0.5"])
+def test_an_uncertain_service_draws_its_number_of_kv_blocks_where_it_was_measured(engine):
+    known = engines.fitted()["engines"][engine.partition("-")[0]].get("memory")
+    certain = load(scenario(engine=engine)).build()
+    computed, loaded = certain.language[0].kinds[0].blocks, load(scenario(engine=engine, uncertain=True))
+    said = [text for text in certain.warnings if "KV blocks 0.94 to 1.10 times as many (20 measured servers)" in text]
+    drawn = [loaded.build(replication=number).language[0].kinds[0].blocks for number in range(5)]
+    if known is None:
+        assert set(drawn) == {computed} and not said
+        return
+    normal = [RandomTree(3, number).stream("memory", "chat").normal() for number in range(5)]
+    logs = sum(known[:2]) / 2 + (known[1] - known[0]) / 2 / 1.6449 * np.array(normal)  # 90 % within its bounds
+    assert len(said) == 1 and drawn == [int(computed * math.exp(log)) for log in logs]
+    given = load(scenario(engine=engine, uncertain=True, kv={"tokens": 160_000})).build()
+    assert given.language[0].kinds[0].blocks == 10_000 and not any("KV blocks" in text for text in given.warnings)
+
+
+def test_the_memory_share_of_trtllm_is_one_of_the_memory_that_the_weights_leave():
+    """As its `free_gpu_memory_fraction`."""
+    service = load(scenario(engine="trtllm-1.2")).build().language[0]
+    kind = service.kinds[0]
+    assert kind.blocks == 0.9 * (2 * DEVICES["h100"].memory - kind.weights) // (16 * service.token_bytes)
+    with pytest.raises(ScenarioError, match=r"but 2 × h100 \(the model and 90% of the rest\) has"):
+        load(scenario(engine="trtllm-1.2", kv={"tokens": 2_000_000})).build()
 
 
 @pytest.mark.parametrize(
@@ -316,7 +342,9 @@ def test_hetsim_list_support():
     assert all(row["gpus"] == [1, 2, 4, 8] and row["first"][0] < 1 < row["first"][1] for row in rows.values())
     words = ["list", "support", "--model", "llama-2-70b", "--gpu", "h200", "--json"]
     for row in json.loads(CliRunner().invoke(hetsim, words).output):  # `run` refuses one with the default share
-        assert row["summary"].endswith("; on 1 × h200 the weights need memory_share: 97.9%") and row["gpus"][0] == 1
+        of_rest = row["name"].startswith("trtllm")
+        assert row["summary"].endswith("; on 1 × h200 the weights need memory_share: 97.9%") is not of_rest
+        assert row["gpus"][0] == 1
     service = {"model": "llama-2-70b", "gpu": "h200", "tensor_parallel": 1}
     with pytest.raises(ScenarioError, match=r"the model needs 138 GB; 90% of one h100 has 126.9 GB"):
         load(scenario(**service)).build()

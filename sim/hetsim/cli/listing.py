@@ -118,13 +118,14 @@ def _model(text: str) -> Any:
 
 
 def _support(model: Any, gpu: str) -> list[dict[str, Any]]:
-    from hetsim.scenario.schema.language_model import FILLED
+    from hetsim.scenario.schema.language_model import FILLED, OF_THE_REST
     from hetsim.workload.costs.roofline import device
 
     rows, memory = load_object(SUPPORT)(model, gpu), device(gpu).memory or math.inf
     for row in rows:  # of numbers of GPUs that double: only the smallest can need more than the default share
         share = model.bytes / (memory * row["gpus"][0])
-        if row["kind"] != "none" and share > next(iter(FILLED.values())):
+        of_rest = row["name"].startswith(OF_THE_REST)
+        if row["kind"] != "none" and not of_rest and share > next(iter(FILLED.values())):
             needed = f"{math.ceil(1000 * share) / 10:g}%"
             row["summary"] += f"; on {row['gpus'][0]} × {gpu} the weights need memory_share: {needed}"
     return list(rows)

@@ -147,6 +147,7 @@ class Interval:
     like: str = ""
     why: str = ""  # of a guess: what was not measured
     first: tuple[float, float] | None = None  # the range for times to the first token
+    memory: tuple[float, float, int] | None = None  # that of measured / computed KV blocks, and number of servers
 
     def __str__(self) -> str:
         bounds = f"90 %: at least {self.low:.2f}, at most {self.high:.2f} times as long"
@@ -155,17 +156,23 @@ class Interval:
         if self.first is not None:
             bounds += ", first tokens {:.2f} to {:.2f} times".format(*self.first)
         level = f"guess: {self.why}" if self.why else self.level
-        return f"{bounds} ({level}; errors of {self.servers:,} measured servers, {self.like})"
+        text = f"{bounds} ({level}; errors of {self.servers:,} measured servers, {self.like})"
+        if self.memory is not None:
+            text += "; KV blocks {:.2f} to {:.2f} times as many ({} measured servers)".format(*self.memory)
+        return text
 
     @property
     def normal(self) -> tuple[float, float]:
         """Mean and standard deviation of log(measured / predicted), which is normal."""
-        low, high = math.log(self.low), math.log(self.high)
-        return (low + high) / 2, (high - low) / (2 * QUANTILE)
+        return _normal(self.low, self.high)
 
     def factor(self, generator: np.random.Generator) -> float:
         """Draw a lognormal factor for all steps; 90 % of such factors are in the interval."""
         return math.exp(generator.normal(*self.normal))
+
+    def memory_factor(self, generator: np.random.Generator) -> float:
+        """Draw a lognormal factor for the number of KV blocks; 1 if its interval is unknown."""
+        return 1.0 if self.memory is None else math.exp(generator.normal(*_normal(*self.memory[:2])))
 
     def updated(self, factor: float, error: float, drift: float, within: float, again: bool) -> "Interval":
         """Return the interval after the factor was measured in one run (Bayes).
@@ -181,6 +188,10 @@ class Interval:
         middle = (prior * run + factor * own) / (run + own)
         half = QUANTILE * math.sqrt(own * run / (run + own) + again * drift**2)
         return Interval(math.exp(middle - half), math.exp(middle + half))
+
+
+def _normal(low: float, high: float) -> tuple[float, float]:
+    return math.log(low * high) / 2, math.log(high / low) / (2 * QUANTILE)
 
 
 def interval(
@@ -213,7 +224,8 @@ def interval(
     like += "; kernels of {package} {version}".format(**SOURCE) if gpu is not None and installed() is not None else ""
     step, first = (((low + high) / 2, (high - low) / 2 * wider) for low, high in (row[:2], row[2:4]))
     (low, high), ends = ((math.exp(middle - half), math.exp(middle + half)) for middle, half in (step, first))
-    return Interval(low, high, level, servers=row[4], like=like, why=why, first=ends)
+    memory = figures.get("memory") and (*map(math.exp, figures["memory"][:2]), figures["memory"][2])
+    return Interval(low, high, level, servers=row[4], like=like, why=why, first=ends, memory=memory)
 
 
 def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:

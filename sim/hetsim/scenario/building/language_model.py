@@ -1,6 +1,7 @@
 """Builds the service and the replicas' modes of a `service: {kind: llm}` entry."""
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -140,15 +141,18 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
             return
         drift = self.service.drift
         run = 1.0 if drift is None else drift.factor(self.context.random.stream("drift", self.name))
-        stream.step_factors = [run * self._factor(kind, stream) for kind, _ in stream.replica_modes]
+        for kind, mode in stream.replica_modes:
+            steps, memory = self._factors(kind, stream)
+            blocks = blocks_of(kind, mode.type, self)
+            stream.step_factors.append(run * steps)
+            stream.kv_blocks.append(max(1, int(blocks * memory)) if memory != 1.0 else blocks)
         stream.time = stream.time * np.array(stream.step_factors)
         if self.service.prefix_cache is not None and stream.hash_ids is None:
             text = "prefix_cache has no effect: no request has prefixes of prompts (hash_ids of a trace)"
             self.context.warnings.append(f"{self.name}: {text}")
         prompt, output = stream.extra["prompt_tokens"], stream.extra["output_tokens"]
         block = 16 if self.service.kv is None else self.service.kv.block
-        largest = max(blocks_of(kind, mode.type, self) for kind, mode in stream.replica_modes)
-        if beyond := int((-(-(prompt + output - 1) // block) > largest).sum()):
+        if beyond := int((-(-(prompt + output - 1) // block) > max(stream.kv_blocks)).sum()):
             what = f"{beyond:,} of {len(stream):,} requests need more KV blocks than a replica has and are rejected"
             self.context.warnings.append(f"{self.name}: {what}")
         rate = request_rate(entry, stream)
@@ -162,24 +166,29 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
 
         stream.overload = overload
 
-    def _factor(self, service: llm_schema.LanguageModel, stream: TaskStream) -> float:
-        """Warn of the interval of a type's steps, if any; return or draw their factor."""
+    def _factors(self, service: llm_schema.LanguageModel, stream: TaskStream) -> tuple[float, float]:
+        """Warn of the intervals of a type, if any; return or draw the factors on its steps and its KV blocks."""
         factor = 1.0
         if service.interval is not None:
             interval = of_engine("measured")(*service.interval)
             factor = math.exp(interval.normal[0])
         elif service.engine is None or service.figures is None:
-            return factor
+            return factor, 1.0
         else:
             tokens = float((stream.extra["prompt_tokens"] + stream.extra["output_tokens"]).mean())
             model, gpu, gpus = service.figures
             load = tokens, service.max_sequences
             interval = of_engine("interval")(model, gpu, gpus * service.data_parallel, service.engine, load=load)
+            if service.kv is None or service.kv.tokens is not None:
+                interval = replace(interval, memory=None)
         where = "" if service.device == self.service.device else f" on {service.device}"
         text = f"{self.name}: steps{f' with {service.engine}' if service.engine else ''}{where} take, {interval}"
         if text not in self.context.warnings:
             self.context.warnings.append(text)
-        return interval.factor(self.context.random.stream("steps", self.name)) if service.uncertain else factor
+        if not service.uncertain:
+            return factor, 1.0
+        steps, memory = (self.context.random.stream(name, self.name) for name in ("steps", "memory"))
+        return interval.factor(steps), interval.memory_factor(memory)
 
     def _capacity(self, stream: TaskStream, max_num_batched_tokens: float) -> float:
         """Return the maximum number of requests per second that the replicas can serve.
@@ -259,9 +268,12 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
         each = service.gpu.memory
     if each is None:
         return UNLIMITED if limit is None or service.kv is None else limit // service.kv.block
-    memory = int(each * service.gpus * service.share)
+    memory, beside = int(each * service.gpus * service.share), each * service.gpus - service.weights
     what = f"{service.gpus} × {device.name}" if service.gpus > 1 else f"one {device.name}"
-    if service.share < 1:
+    if beside >= 0 and (service.engine or "").startswith(llm_schema.OF_THE_REST):
+        memory = int(beside * service.share) + service.weights
+        what = f"{what} (the model and {service.share:.0%} of the rest)"
+    elif service.share < 1:
         what = f"{service.share:.0%} of {what}"
     room = memory - service.weights
     if room < 0 and served is not None:
@@ -294,7 +306,7 @@ def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str,
         text = "the policy reserves memory for the longest answer of a request, which is unknown"
         return "batching", f"{text}; give max_output_tokens: a number, or exact"
     block = 16 if service.kv is None else service.kv.block
-    room = max(blocks_of(kind, mode.type) for kind, mode in stream.replica_modes) * block
+    room = max(stream.kv_blocks) * block
     prompt, output = stream.extra["prompt_tokens"], stream.extra["output_tokens"]
     longest = output if service.max_output_tokens == "exact" else service.max_output_tokens
     need = int((prompt + longest).min()) + block - 2
@@ -315,8 +327,10 @@ def language_of(
         shape=shape,
         rows=rows,
         kinds=tuple(
-            ReplicaKind(kind.times_of(factor), blocks_of(kind, mode.type), kind.weights, *service.starts(kind))
-            for factor, (kind, mode) in zip(stream.step_factors, stream.replica_modes, strict=True)
+            ReplicaKind(kind.times_of(factor), blocks, kind.weights, *service.starts(kind))
+            for factor, blocks, (kind, mode) in zip(
+                stream.step_factors, stream.kv_blocks, stream.replica_modes, strict=True
+            )
             if mode in shape.modes
         ),
         token_bytes=0 if service.kv is None else service.kv.per_token or 0,

@@ -79,6 +79,7 @@ class TaskStream:
     service: ServiceSpec | None = None
     language: LanguageModel | None = None
     step_factors: list[float] = field(default_factory=list)  # on all steps in this replication, by type of replica
+    kv_blocks: list[int] = field(default_factory=list)  # of a replica in this replication, by type of replica
     # language model and replica mode on each device type that it may use; of batches the replicas in each of its modes
     replica_modes: list[tuple[Any, Mode]] = field(default_factory=list)
     resampled: str | None = None  # how a trace was resampled; "": arrivals are replayed, None: no trace arrivals

@@ -50,6 +50,7 @@ StepFactor = Annotated[float, Field(gt=0, le=100)]
 MAX_TOKENS = 10**9
 # Defaults of `memory_share`; the first is the default of servers (vLLM: gpu_memory_utilization)
 FILLED = {"where model is an architecture": 0.9, "where it is bytes": 1.0}
+OF_THE_REST = "trtllm"  # engine whose `memory_share` is one of the memory beside the weights
 _WEIGHTS: TypeAdapter[int | Architecture] = TypeAdapter(Weights)
 
 
@@ -131,7 +132,7 @@ class LanguageModel(Profiled, Replicas):
     """
     uncertain: bool = False
     """True: multiply all step times of a replication by a random factor, drawn from `interval` or, if only `engine` is
-    given, from the prediction errors of this engine on measured servers.
+    given, from the prediction errors of this engine on measured servers; then also the number of KV blocks.
     """
     interval: tuple[StepFactor, StepFactor] | None = None
     """90 % interval of the factor on step times. Unless `uncertain` is set, the factor is its geometric mean."""
@@ -144,7 +145,7 @@ class LanguageModel(Profiled, Replicas):
     its figures, a file {config: config.json} (published with the weights), or one of these with changes, such as {name:
     llama-2-70b, number_format: fp8}."""
     memory_share: Share | None = None
-    """Share of the devices' memory for model, keys and values."""
+    """Share of the devices' memory for model, keys and values; with engine: trtllm, of the memory beside the model."""
     kv: KvCacheSpec | None = None
     """Memory that keys and values need. Default: memory is not limited."""
     max_num_seqs: Degree = 256
