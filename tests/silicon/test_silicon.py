@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from hetsim.cli.program import hetsim
 from hetsim.errors import ScenarioError
 from hetsim.model.randomness import RandomTree
 from hetsim.model.step_times import KernelSteps, attended, scaled
+from hetsim.report.overview import remarks
 from hetsim.scenario.scenario import load
 from hetsim.silicon import engines, kernels
 from hetsim.workload.costs.architectures import Architecture, model
@@ -194,7 +196,17 @@ def test_first_tokens_have_an_interval_of_their_own():
     interval = engines.interval(llama(), DEVICES["h100"], 4, "vllm-0.15")
     row = engines.fitted()["errors"]["measured"]["vllm/h100/llama-3.1-70b"]
     assert [math.log(one) for one in (interval.low, interval.high, *interval.first)] == pytest.approx(row[:4])
-    assert "first tokens {:.2f} to {:.2f} times".format(*interval.first) in str(interval)
+    assert "first tokens at least {:.2f}, at most {:.2f} times".format(*interval.first) in str(interval)
+
+
+def test_the_intervals_of_replications_with_other_loads_are_one_line():
+    """The tokens of each replication have another mean, so they lie at another distance from the measured loads."""
+    own = {**scenario(), "horizon": "6 s"}
+    own["workload"][0]["tokens"]["prompt"] = {"distribution": "uniform", "low": 1, "high": 100_000}
+    (text,) = (one for one in remarks(hs.replicate(own, replications=3, workers=1)) if "90 %" in one)
+    bounds = "at least N, at most N".replace("N", r"[0-9.]+( to [0-9.]+)?")
+    assert re.search(f"90 %: {bounds} times as long, first tokens {bounds} times [(]measured", text), text
+    assert " to " in text.partition("first tokens")[2] and text.endswith("(in all 3 replications)")
 
 
 def test_run_says_that_a_model_was_not_measured():
@@ -351,7 +363,7 @@ def test_hetsim_list_support():
     load(scenario(**service, memory_share="97.9%")).build()
     small = "{name: glm-5, number_format: nvfp4}"
     text = CliRunner().invoke(hetsim, ["list", "support", "--model", small, "--gpu", "b300"])
-    assert text.output.count("guess: no measured model of this family and size") == 3
+    assert " ".join(text.output.split()).count("guess: no measured model of this family and size") == 3
     text = CliRunner().invoke(hetsim, ["list", "support", "--model", "gpt-oss-120b", "--gpu", "b200"])
     assert "changed as with sglang" in " ".join(text.output.split())
     for wrong in (["list", "support"], ["list", "models", "--model", "x", "--gpu", "y"]):

@@ -154,7 +154,7 @@ class Interval:
         if not self.level:
             return f"{bounds} (requests of this server, by hetsim calibrate)"
         if self.first is not None:
-            bounds += ", first tokens {:.2f} to {:.2f} times".format(*self.first)
+            bounds += ", first tokens at least {:.2f}, at most {:.2f} times".format(*self.first)
         level = f"guess: {self.why}" if self.why else self.level
         text = f"{bounds} ({level}; errors of {self.servers:,} measured servers, {self.like})"
         if self.memory is not None:
