@@ -148,6 +148,8 @@ def test_experts_of_an_unmeasured_shape_have_the_times_of_the_nearest():
     [
         ("vllm-9.9", "the nearest is vllm-0"), ("vllm-0.1", "the nearest is vllm-0"),
         ("trtllm-1.4.0rc2", "got 1.4.0rc2; the nearest is trtllm-1.3"),
+        ("vllm-0.015", "measured from 0.12 to 0.19; got 0.015; the nearest is vllm-0.15"),
+        ("vllm-00.15.02rc1", "the nearest is vllm-0.15.2rc1"), ("vllm-0.009", "the nearest is vllm-0.12"),
         ("vllm", "engine must be an engine and its version, such as"), ("tgi-1.0",
             "engine must be an engine and its version, such as sglang-0.5,"),
     ],

@@ -47,7 +47,8 @@ def engine_of(text: str) -> tuple[str, dict[str, Any]]:
         raise ValueError(f"engine must be an engine and its version, such as {said}; got {text}")
     first, last = engines[name]["from"], engines[name]["to"]
     low, number, high = map(numbered, (first, version, last))
-    for bound, outside in ((first, number < low[: len(number)]), (last, number > high)):
+    plain = re.sub("(?<![0-9])0+(?=[0-9])", "", version)  # no release has leading zeros
+    for bound, outside in ((first, number < low[: len(number)]), (last, number > high), (plain, plain != version)):
         if outside:
             text = f"{name} was measured from {first} to {last}; got {version}"
             raise ValueError(f"{text}; the nearest is {name}-{bound}")
