@@ -235,7 +235,12 @@ def test_files_that_cannot_be_read_are_one_sentence(content: Any, message: str, 
         ({"config": "config.json", "name": "llama-2-70b"}, "name and config exclude each other; give one of the two"),
         ({"name": "llama-2-70b", "number_format": "fp9"}, 'unknown number format "fp9"; did you mean "fp8"?'),
         ({"name": "llama-2-70b", "number_format": "FP8"}, 'unknown number format "FP8"; did you mean "fp8"?'),
-        ({"name": "llama-2-70b", "number_format": 8}, 'number_format: must be a mapping; got "8"'),
+        ({"name": "llama-2-70b", "number_format": 8}, "number_format: must be one of bf16, fp16, fp8, int8, nvfp4, "
+            'mxfp4, int4, int4-32, or {weights, experts, kv, arithmetic}; got "8"'),
+        ({"name": "llama-2-70b", "number_format": {"experts": "fp8"}}, "number_format: the model has no experts; give "
+            "{weights: ...}"),
+        ({"name": "llama-2-70b", "number_format": {"kv": "nvfp4"}}, "service.model: keys and values in nvfp4 need a "
+            "GPU that computes with 4-bit numbers (fp4_flops), such as b200; give number_format: {kv: fp8}"),
     ],
 )
 def test_mappings_that_cannot_be(model: Any, message: str):

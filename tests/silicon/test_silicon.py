@@ -407,6 +407,11 @@ def test_what_cannot_be_timed_is_a_sentence():
     integers = Architecture.model_validate({**llama().model_dump(exclude_none=True), "number_format": {"kv": "int8"}})
     with pytest.raises(ValueError, match="int8"):
         engines.steps_of(integers, DEVICES["h100"], 1, "vllm-0.15")
+    four = Architecture.model_validate({**llama().model_dump(exclude_none=True), "number_format": {"kv": "nvfp4"}})
+    for gpu in ("h100", "mi300x"):  # with measured kernels, and without
+        with pytest.raises(ValueError, match="need a GPU that computes with 4-bit numbers"):
+            engines.steps_of(four, DEVICES[gpu], 2, "vllm-0.15")
+    engines.steps_of(four, DEVICES["b200"], 2, "vllm-0.15")
     for text in ("vllm", "vllm-0", "vllm-0.", "vllm-٠.١٥", "vllm-0." + "9" * 5000):
         with pytest.raises(ValueError):
             engines.engine_of(text)

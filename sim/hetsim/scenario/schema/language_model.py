@@ -260,11 +260,10 @@ class LanguageModel(Profiled, Replicas):
             raise KeyProblem("gpu", "a roofline needs the figures of the GPU; name a known GPU, as in gpu: h100")
         if (missing := figures_missing(self.gpu, self.gpus)) is not None:
             raise KeyProblem("gpu", f"{missing}; give the figures of the GPU")
-        if self.engine is not None:
-            try:
-                self.times_of(1.0)
-            except ValueError as problem:
-                raise KeyProblem("engine", str(problem)) from None
+        try:
+            self.times_of(1.0)
+        except ValueError as problem:
+            raise KeyProblem("model" if self.engine is None else "engine", str(problem)) from None
 
     def _check_experts(self) -> None:
         data, all_gpus = self.data_parallel, self.gpus * self.data_parallel

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from hetsim.errors import UnknownName
 from hetsim.model.described import Frozen, shipped
+from hetsim.model.units import shown
 
 Whole = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
@@ -60,6 +61,9 @@ def _format(value: Any) -> Any:
         if value not in FORMATS:
             raise ValueError(str(UnknownName("number format", value, FORMATS)))
         return FORMATS[value]
+    if not isinstance(value, dict | NumberFormat):
+        parts = ", ".join(NumberFormat.model_fields)
+        raise ValueError(f"must be one of {', '.join(FORMATS)}, or {{{parts}}}; got {shown(value)}")
     return value
 
 
@@ -181,6 +185,8 @@ class Architecture(Frozen):
             (self.active_experts > experts, f"active_experts must be at most {experts}; got {self.active_experts}"),
             (experts == 1 and (self.shared_intermediate or apart),
              "shared experts and layers without experts need several experts; give experts"),
+            (experts == 1 and self.number_format.experts,
+             "number_format: the model has no experts; give {weights: ...}, the format of all its weights"),
             (apart != (self.dense_intermediate is not None) or self.dense_layers >= layers,
              "dense_layers and dense_intermediate must be given together, with fewer dense_layers than layers"),
             (self.windowed_layers and self.window is None, "windowed_layers need window, a number of tokens"),
