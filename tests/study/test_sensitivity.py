@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import hetsim as hs
 from hetsim.cli.program import hetsim
-from hetsim.experiment.sensitivity import longer_steps, sensitivity
+from hetsim.experiment.sensitivity import longer_steps, sensitivity, sentences
 from hetsim.scenario.scenario import load
 
 STEP = 0.09  # seconds; requests arrive at 10/s, so the server is 90 % busy
@@ -72,11 +72,11 @@ def test_the_capacity_is_that_of_the_steps_that_are_simulated(keys):
         assert f"serve at most {rate}/s" in " ".join(load(own).build().warnings)
 
 
-def shown(folder, drift, *words):
+def shown(folder, drift, *words, code=0):
     file = folder / "queue.yaml"
     file.write_text(yaml.safe_dump(scenario(drift, count=40)), encoding="utf-8")
     done = CliRunner().invoke(hetsim, [words[0], str(file), *words[1:], "-q"])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == code, done.output
     return done.output
 
 
@@ -119,6 +119,7 @@ def test_size_judges_the_target_with_longer_steps(tmp_path):
         json.loads(shown(tmp_path, True, *words, "--target", f"ttft_mean < {limit} ms", *further, "--json"))
         for limit, further in ((90.5, ()), (95, ("--target", "ttft_p99 < 90.7 ms")))
     )
+    assert "of" not in tight["sensitivity"]
     assert tight["sentences"][-1] == "Verdicts with this difference: ttft_mean < 90.5 ms: missed."
     interval = ("--set", "workload.0.service.interval=[0.9, 1.1]")
     words = (*words, "--target", "ttft_mean < 200 ms", *interval, "--json")
@@ -126,3 +127,27 @@ def test_size_judges_the_target_with_longer_steps(tmp_path):
     assert loose["sensitivity"]["verdicts"] == {"ttft_mean < 95 ms": "met", "ttft_p99 < 90.7 ms": "missed"}
     expected = {"mean": pytest.approx(0.09), "longer": pytest.approx(0.0909)}
     assert tight["sensitivity"]["metrics"]["ttft_mean"] == expected
+
+
+@pytest.mark.parametrize(
+    ("over", "target", "of"),
+    [
+        (["--from", "1", "--to", "2"], "ttft_mean < 80 ms", " = 2"), (["=1,2"], "ttft_mean < 80 ms", "=2, fcfs"),
+        (["--from", "1", "--to", "2"], "ttft_mean > 9 s", " = 2"), (["=1,2"], "ttft_mean > 9 s", "=1, fcfs"),
+    ],
+)  # fmt: skip
+def test_size_prints_sensitivity_and_interval_where_nothing_meets_the_target(tmp_path, over, target, of):
+    """Those of the largest size, or of the combination nearest to the target; with one replica requests wait most."""
+    key = "workload.0.service.replicas"
+    changes = ("--set", "cluster.nodes.0.gpus.0.count=2", "--set", "workload.0.service.interval=[0.9, 1.1]")
+    words = ["size", "--over", *([key, *over] if len(over) > 1 else [key + over[0]]), "--target", target]
+    found = json.loads(shown(tmp_path, True, *words, "--replications", "2", *changes, "--json", code=4))
+    assert not found["met"] and found["sensitivity"]["of"] == key + of
+    effect, verdict, interval = found["sentences"][-3:]
+    assert effect.startswith(f"If steps of language models take 1 % longer with {key}{of}: ttft mean +")
+    assert verdict == f"Verdicts with this difference: {target}: missed." and "at least 0.90, at most 1.10" in interval
+
+
+def test_intervals_are_printed_where_no_metric_is_finite():
+    assert sentences({"metrics": {}, "replications": 1, "intervals": ["an interval"]}) == ["an interval."]
+    assert sentences({}) == []

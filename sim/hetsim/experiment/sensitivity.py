@@ -23,18 +23,20 @@ METRICS = ("ttft_mean", "ttft_p99", ATTAINMENT)
 
 
 def sentences(sensitivity: Mapping[str, Any]) -> list[str]:
-    """Return sentences on the effect of longer language model steps; [] if no metrics."""
+    """Return sentences on the effect of longer language model steps, and on intervals."""
+    intervals = [f"{text}." for text in sensitivity.get("intervals", [])]
     if not sensitivity.get("metrics"):
-        return []
+        return intervals
     parts, count = [], sensitivity["replications"]
     for name, (before, after) in ((name, row.values()) for name, row in sensitivity["metrics"].items()):
         change = f"{100 * (after / before - 1):+.2g} % " if before and units_of(name) != PERCENT else ""
         parts.append(f"{metric_name(name)} {change}({' to '.join(several([before, after], units_of(name)))})")
     runs = "the same run" if count == 1 else f"the same {count} replications"
-    said = [f"If steps of language models take {100 * LONGER:g} % longer: {', '.join(parts)}; {runs}."]
+    where = f" with {sensitivity['of']}" if "of" in sensitivity else ""
+    said = [f"If steps of language models take {100 * LONGER:g} % longer{where}: {', '.join(parts)}; {runs}."]
     verdicts = ", ".join(f"{text}: {verdict}" for text, verdict in sensitivity.get("verdicts", {}).items())
     said += [f"Verdicts with this difference: {verdicts}."] if verdicts else []
-    return said + [f"{text}." for text in sensitivity.get("intervals", [])]
+    return said + intervals
 
 
 def longer_steps(scenario: Scenario) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class Decision:
     count: int
     policies: list[str] = field(default_factory=list)
     tied: list[Candidate] = field(default_factory=list)
-    sensitivity: Mapping[str, Any] = field(default_factory=dict)  # of the best, by `paired`
+    sensitivity: Mapping[str, Any] = field(default_factory=dict)  # of the best, or else of the nearest candidate
 
     @property
     def met(self) -> bool:
@@ -131,7 +131,8 @@ class Decision:
         tried = len(self.candidates)
         share = f"{tried:,} of {self.count:,} combinations tried" if tried < self.count else f"all {tried:,} tried"
         if self.best is None:
-            return [f"No combination is shown to meet {texts} ({share}).", *self._open()]
+            none = f"No combination is shown to meet {texts} ({share})."
+            return [none, *sentences(self.sensitivity), *self._open()]
         figures = [
             f"{metric_name(target.metric)} {several([finding.mean], units_of(target.metric), [finding.half])[0]}"
             for target, finding in zip(self.targets, self.best.trial.findings, strict=True)
@@ -239,7 +240,9 @@ def decide(
         about = [(row.values, label) for row, label in zip(given, labels, strict=True)]
         search = _Search(judge, cases=cases, about=about, known=known_costs, tell=tell)
         best = search.cheapest() if known_costs else search.best(objective, 1 - allowed, delta)
-        sensitive = {} if best is None else judge.sensitivity(search.series[best], search.tried[best].trial.findings)
+        shown = search.tried.get(search.nearest() if best is None else best)  # none if no candidate ran
+        of = "" if shown is None or best is not None else shown.label
+        sensitive = {} if shown is None else judge.sensitivity(search.series[shown.number], shown.trial.findings, of)
     tried = [search.tried[number] for number in sorted(search.tried)]
     if all(one.trial.reason for one in tried):
         raise UsageError(f"no combination can run: {tried[-1].trial.reason}")
@@ -325,6 +328,14 @@ class _Search:
             if self._try(number).trial.verdict == MET:
                 return number
         return None
+
+    def nearest(self) -> int:
+        """Return the candidate whose worst miss of a target is the smallest; -1 if none."""
+        def worst(number: int) -> float:  # the smallest distance inside a target, as a share of its value
+            pairs = zip(self.judge.targets, self.tried[number].trial.findings, strict=True)
+            return min(target.gap(one.mean) / (abs(target.value) or 1.0) for target, one in pairs)
+
+        return max((one for one in self.series if not math.isnan(worst(one))), key=worst, default=-1)
 
     def best(self, objective: str, probability: float, delta: float) -> int | None:
         remaining = [number for number in range(len(self.cases)) if self._try(number).trial.verdict == MET]

@@ -66,7 +66,7 @@ class Sizing:
     trials: tuple[SizeTrial, ...]
     overload: str = ""  # why numbers below `least` cannot serve the arriving requests, if overload determined `least`
     remarks: tuple[str, ...] = ()  # keys for which no number is excluded beforehand
-    sensitivity: Mapping[str, Any] = field(default_factory=dict)  # of `size`, by `paired`
+    sensitivity: Mapping[str, Any] = field(default_factory=dict)  # of `size`, or else of the largest size that ran
 
     @property
     def met(self) -> bool:
@@ -81,20 +81,16 @@ class Sizing:
 
     @property
     def sentences(self) -> list[str]:
-        level = f"{100 * self.confidence:g} %"
         if self.size is None:
             first, last = self.trials[0], self.trials[-1]
             said = [f"No {self.key} from {self.min_size} to {self.max_size} is shown to meet {self.target.text}: "
                     f"with {last.size} the {self._said(last)}."]  # fmt: skip
             if first.mean < last.mean if self.target.below else first.mean > last.mean:
                 said.append(f"With {first.size} it is closer, {self._said(first)}: larger is not better here.")
-            return said
+            return [*said, *sentences(self.sensitivity), *self.remarks]
         by_size = {trial.size: trial for trial in self.trials}
-        chosen = by_size[self.size]
-        said = [
-            f"{self.key} = {self.size} meets {self.target.text}: {self._said(chosen)} "
-            f"(all verdicts together hold with {level} confidence)."
-        ]
+        said = [f"{self.key} = {self.size} meets {self.target.text}: {self._said(by_size[self.size])} "
+                f"(all verdicts together hold with {100 * self.confidence:g} % confidence)."]  # fmt: skip
         below = by_size.get(self.size - 1)
         if below is None and self.overload:
             fewer = f"{self.size - 1}{' and fewer' if self.size > 2 else ''}"
@@ -106,13 +102,12 @@ class Sizing:
         elif below.verdict == MISSED:
             said.append(f"{below.size} does not: {self._said(below)}.")
         else:
-            said.append(
-                f"It is undecided whether {below.size} meets the target: {self._said(below)}; use more replications."
-            )
-        odd = [trial.size for trial in self.trials if trial.size > self.size and trial.verdict == MISSED]
+            open_ = f"It is undecided whether {below.size} meets the target: {self._said(below)}"
+            said.append(f"{open_}; use more replications.")
+        odd = [str(trial.size) for trial in self.trials if trial.size > self.size and trial.verdict == MISSED]
         if odd:
-            larger = ", ".join(map(str, odd))
-            said.append(f"Warning: {larger} miss the target although they are larger; larger is not better here.")
+            odd_text = f"{', '.join(odd)} miss the target although they are larger"
+            said.append(f"Warning: {odd_text}; larger is not better here.")
         return [*said, *sentences(self.sensitivity), *self.remarks]
 
     def _said(self, trial: SizeTrial) -> str:
@@ -216,7 +211,9 @@ def size(
         )  # fmt: skip
         smallest = search.smallest()
         search._expect(0)  # fewer sizes may have been tried than a bisection can take
-        sensitive = search.judge.sensitivity(search.series.get(smallest or 0), [search.trials.get(smallest or 0)])
+        judged = smallest or max((number for number, one in search.series.items() if one is not None), default=0)
+        findings, of = [search.trials.get(judged)], "" if smallest else f"{over} = {judged}"
+        sensitive = search.judge.sensitivity(search.series.get(judged), findings, of)
     trials = tuple(search.trials[number] for number in sorted(search.trials))
     if all(trial.reason for trial in trials):
         raise UsageError(f"no {over} from {bottom} to {top} can run: {trials[-1].reason}")

@@ -65,12 +65,12 @@ class Target:
         """Judge a mean by a one-sided half-width: met, missed, or open."""
         if math.isinf(mean):
             return MET if (mean < 0) == self.below else MISSED
-        gap = self._gap(mean)
+        gap = self.gap(mean)
         if gap == 0 == half:  # no spread, on the value itself
             return MISSED if self.strict else MET
         return MET if gap >= half else MISSED if gap <= -half else OPEN
 
-    def _gap(self, mean: float) -> float:
+    def gap(self, mean: float) -> float:
         """Return how far an estimate is inside the target; negative if it misses.
 
         For a share of tasks the distance is logarithmic in the share that misses.  A sample with few late tasks also
@@ -180,8 +180,8 @@ class Judge:
                 trial = self._look(series)
         return trial, series
 
-    def sensitivity(self, series: Replicates | None, findings: Sequence[Any]) -> dict[str, Any]:
-        """Return the effects of 1 % longer LLM steps on metrics and verdicts of a case."""
+    def sensitivity(self, series: Replicates | None, findings: Sequence[Any], of: str = "") -> dict[str, Any]:
+        """Return the effects of 1 % longer LLM steps on the results of a case named `of`."""
         if series is None:
             return {}
         rows = [outcome.values or {} for outcome in series.taken]
@@ -192,8 +192,8 @@ class Judge:
             if (row := sensitivity.get("metrics", {}).get(target.metric)) is not None:
                 verdicts[target.text] = target.judge(finding.mean + row["longer"] - row["mean"], finding.half)
         intervals = [text for text in series.taken[0].warnings if INTERVAL in text] if sensitivity else []
-        more = {"verdicts": verdicts, "intervals": intervals}
-        return sensitivity | {key: value for key, value in more.items() if value}
+        more = {"verdicts": verdicts, "intervals": intervals, "of": of}
+        return sensitivity and sensitivity | {key: value for key, value in more.items() if value}
 
     def _refused(self, error: str, refused: bool, where: str) -> TargetsTrial:
         if not refused:

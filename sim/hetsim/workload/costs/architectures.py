@@ -57,14 +57,14 @@ FORMATS = {name: NumberFormat.model_validate({"weights": name}) for name in WIDT
 
 
 def _format(value: Any) -> Any:
-    if isinstance(value, str):
-        if value not in FORMATS:
-            raise ValueError(str(UnknownName("number format", value, FORMATS)))
-        return FORMATS[value]
-    if not isinstance(value, dict | NumberFormat):
+    if isinstance(value, dict | NumberFormat):
+        return value
+    if not isinstance(value, str):
         parts = ", ".join(NumberFormat.model_fields)
         raise ValueError(f"must be one of {', '.join(FORMATS)}, or {{{parts}}}; got {shown(value)}")
-    return value
+    if value not in FORMATS:
+        raise ValueError(str(UnknownName("number format", value, FORMATS)))
+    return FORMATS[value]
 
 
 class Latent(Frozen):
