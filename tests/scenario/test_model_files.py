@@ -155,6 +155,9 @@ def test_the_file_next_to_it_says_formats_too(tmp_path: Path):
     assert own.files == [tmp_path / "config.json", beside]
     moved = yaml.safe_load(own.to_yaml(absolute_paths=True))
     assert moved["workload"]["service"]["model"]["config"] == str(tmp_path / "config.json")
+    beside.write_text('{"quantization": \n {"quant_algo": "FP3"}}')
+    with pytest.raises(ScenarioError, match=r'hf_quant_config.json:1:2: quantization: "modelopt" with "FP3" is not'):
+        load(tmp_path / "s.yaml")
     beside.unlink()
     assert read(tmp_path, LLAMA).number_format.weights == "bf16"
 
@@ -191,9 +194,11 @@ def without(*keys: str) -> dict[str, Any]:
         ({**LLAMA, "model_type": "mamba"}, 'config.json:2:3: model_type: "mamba" is not supported; give model: '
                                            '{layers:'),
         ({**LLAMA, "model_type": ["llama"]}, "model_type: "),
-        (without("model_type"), "config.json: model_type: the key is missing; give model:"),
+        (without("model_type"), "config.json:1:1: model_type: the key is missing; give model:"),
         ("", "config.json:1:1: a config.json must be a mapping of keys to values; got empty"),
-        (without("hidden_size"), "config.json: hidden_size: the key is missing; give model: {layers: ...,"),
+        (without("hidden_size"), "config.json:1:1: hidden_size: the key is missing; give model: {layers: ...,"),
+        ({"model_type": "qwen3_vl", "text_config": {"num_hidden_layers": 2}},
+            "config.json:3:3: text_config.hidden_size: the key is missing; give model: {layers: ...,"),
         ({**LLAMA, "hidden_size": 64.5}, 'hidden_size: must be a whole number from 1; got "64.5"'),
         ({**LLAMA, "num_attention_heads": 0}, "num_attention_heads: must be a whole number"),
         ({**LLAMA, "num_key_value_heads": 5}, "heads must be a multiple of kv_heads (5)"),

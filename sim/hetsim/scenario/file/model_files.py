@@ -43,7 +43,7 @@ def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any
     beside = path.with_name("hf_quant_config.json")
     try:
         read, what = document.read(path, "a config.json"), "an hf_quant_config.json"
-        quantized = document.read(record_input(beside), what).data.get("quantization") if beside.is_file() else None
+        quantized = document.read(record_input(beside), what) if beside.is_file() else None
     except ScenarioError as error:
         raise ValueError(str(error.problems[0])) from None
     return _Config(read).figures(quantized, formats)
@@ -54,11 +54,13 @@ class _Config:
 
     def __init__(self, read: document.Document):
         self.read = read
+        read.positions[()] = (1, 1)  # of its object, for keys that are missing
         text = read.data.get("text_config")
         self.text: dict[str, Any] = text if isinstance(text, dict) else {}
 
     def refuse(self, key: str, message: str, instead: str = "model: {layers: ..., hidden: ...}") -> NoReturn:
-        at = ("text_config", key) if key in self.text else (key,)
+        inside = self.text and (key in self.text or key not in self.read.data)
+        at = ("text_config", key) if inside else (key,)
         raise ValueError(f"{self.read.problem(at, message)}; give {instead}")
 
     def value(self, key: str) -> Any:
@@ -82,7 +84,7 @@ class _Config:
     def part(self, name: str) -> dict[str, int]:
         return {figure: self.number(key) for figure, key in PARTS[name].items()}
 
-    def figures(self, beside: Any, formats: bool) -> dict[str, Any]:
+    def figures(self, beside: document.Document | None, formats: bool) -> dict[str, Any]:
         kind = self.value("model_type")
         if not isinstance(kind, str) or kind not in KINDS.split():
             self.refuse("model_type", "the key is missing" if kind is None else f"{shown(kind)} is not supported")
@@ -95,7 +97,9 @@ class _Config:
             "tied": bool(self.value("tie_word_embeddings") or kind == "gemma2"),
         }  # fmt: skip
         figures |= self.attention(layers, kind) | self.blocks(layers, kind)
-        quantized = formats and (self.value("quantization_config") or beside)
+        quantized = formats and self.value("quantization_config")
+        if formats and not quantized and beside is not None:  # whose mistakes are of this file
+            quantized, self.read, self.text = beside.data.get("quantization"), beside, {}
         return figures | ({"number_format": self.formats(quantized, figures)} if quantized else {})
 
     def attention(self, layers: int, kind: str) -> dict[str, Any]:
@@ -173,7 +177,8 @@ class _Config:
         if width in (None, "bf16") or kv is None:
             detail = f"{given['bits']} bits" if "bits" in given else "these keys" if named is None else shown(named)
             what = f"{shown(method)} with {detail} is not supported"
-            self.refuse("quantization_config", what, "number_format: {weights: ...} next to config")
+            key = "quantization" if "quantization" in self.read.data else "quantization_config"
+            self.refuse(key, what, "number_format: {weights: ...} next to config")
         inputs = self.width(scheme["input_activations"]) if "input_activations" in scheme else width
         arithmetic = "fp4" if inputs == "nvfp4" else inputs if inputs in ("fp8", "int8") else "bf16"
         lists = (given.get(key) for key in ("ignore", "modules_to_not_convert", "exclude_modules"))
