@@ -271,6 +271,28 @@ def test_the_values_of_each_request_in_a_summary_are_left_out(tmp_path, server):
         SummaryServer(server, path)
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_tokens_of_a_summary_that_no_replica_can_store(tmp_path):
+    """A third of the requests is too large after their tokens are scaled to the mean of the file, and then all are."""
+    path, file, columns = tmp_path / "server.yaml", tmp_path / "one.json", run(3, 30, KNOWN)
+    path.write_text(yaml.safe_dump(scenario({**KNOWN, "kv": {"tokens": 600}}, tokens=TOKENS)))
+    for factor, count in ((2.7, "10 of 30"), (100, "30 of 30")):
+        file.write_text(json.dumps(vllm((columns[0], factor * columns[1], *columns[2:]), 3)))
+        done = invoke("--from", file, "--server", path, "--out", tmp_path)
+        text = f"{path}: must serve all requests of {file}; {count} requests need more KV blocks than a replica has"
+        assert done.exit_code == 3 and text in " ".join(done.output.split()), done.output
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_summary_without_times_between_tokens_in_the_simulation(tmp_path, server):
+    """Answers of 1.2 tokens are simulated as answers of one token."""
+    file, columns = tmp_path / "one.json", run(3, 30, KNOWN)
+    file.write_text(json.dumps({**vllm(columns, 3), "total_output_tokens": 36}))
+    figures = SummaryServer(server, file).figures(LinearSteps(fixed=0.02), 0.0, 0)
+    undefined = [one.name for one in figures if math.isnan(one.simulated)]
+    assert undefined == [f"{rank} time between tokens" for rank in ("mean", "p50", "p90", "p99")]
+
+
 def test_a_summary_without_a_rate(tmp_path, server):
     """All requests at once for the rate inf; clients where their number was limited; else the rate that was reached."""
     columns, path = run(3, 30, KNOWN), tmp_path / "one.json"

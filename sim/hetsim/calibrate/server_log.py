@@ -79,10 +79,13 @@ class Server:
         asked = "profile" in written or (isinstance(step, dict) and "roofline" in step)
         # the scenario itself has a roofline; that of a preset is only an estimate, which a fit replaces
         self.wants_roofline = spec.step.roofline is not None and spec.engine is None and asked
-        tried = self._scenario.build()
+        tried = self.build()
         if (served := len(tried.tasks)) != len(self.log):
             raise file_error(self.path, f"must serve all {len(self.log):,} requests of the log; it serves {served:,}")
-        for text in (one for one in tried.warnings if one.endswith("are rejected")):  # of too many tokens
+        (language,), tokens = tried.language, tried.tasks.extra
+        blocks = -(-(tokens["prompt_tokens"] + tokens["output_tokens"] - 1) // language.block)
+        if beyond := int((blocks > language.kinds[0].blocks).sum()):
+            text = f"{beyond:,} of {served:,} requests need more KV blocks than a replica has and are rejected"
             raise file_error(self.path, f"must serve all requests of {log.path}; {text}")
 
     def start(self) -> dict[str, float]:
@@ -91,8 +94,7 @@ class Server:
         several = log.output > 1
         each = (log.latency - log.ttft)[several] / (log.output[several] - 1)
         front = self.service.front_end or max(1e-3, float(log.ttft.min()) / 4)
-        if step.roofline is not None:
-            one = step.roofline
+        if (one := step.roofline) is not None:
             return {"memory": one.memory, "compute": one.compute, "fixed": step.fixed or 1e-3, "front_end": front}
         token = float(np.quantile(log.ttft / log.prompt, 0.02)) if len(log) else 1e-4
         fixed = float(np.quantile(each, 0.05)) if several.any() else 0.02
@@ -120,9 +122,8 @@ class Server:
         None if impossible: a roofline, disaggregated or several replicas, scaling, or answers of one token only.
         """
         service, log, count = self.service, self.log, self.count
-        if self.wants_roofline or service.disaggregated is not None or service.scale is not None:
-            return None
-        if service.replicas not in (None, 1) or not (self.log.output[:count] > 1).any():
+        several = service.disaggregated is not None or service.scale is not None or service.replicas not in (None, 1)
+        if self.wants_roofline or several or not (log.output[:count] > 1).any():
             return None
         arrival, prompt, output, ttft, latency = (
             one[:count] for one in (log.arrival, log.prompt, log.output, log.ttft, log.latency)
@@ -143,20 +144,19 @@ class Server:
     def delays(self, times: StepTimes) -> np.ndarray:
         """Return measured - simulated TTFT of requests with the shortest simulated TTFT."""
         ttft = self.simulated(times, 0.0)[0][: self.count]
-        quiet = ttft <= np.nanquantile(ttft, QUIET)
+        quiet = ttft <= np.quantile(known(ttft), QUIET)
         return (self.log.ttft[: self.count] - ttft)[quiet]
 
     def figures(self, times: StepTimes, front_end: float, first: int) -> "list[Figure]":
         """Simulate the log; compare total time, and metrics of requests from `first` on."""
-        log = self.log
+        log, rest = self.log, slice(first, None)
         ttft, latency, record = self.simulated(times, front_end)
-        rest = slice(first, None)
-        p99 = float(np.quantile(log.latency[rest], 0.99)), float(np.nanquantile(latency[rest], 0.99))
+        p99 = float(np.quantile(log.latency[rest], 0.99)), float(np.quantile(known(latency[rest]), 0.99))
         return [
-            Figure("mean time to first token", float(log.ttft[rest].mean()), float(np.nanmean(ttft[rest]))),
-            Figure("mean latency", float(log.latency[rest].mean()), float(np.nanmean(latency[rest]))),
+            Figure("mean time to first token", float(log.ttft[rest].mean()), float(known(ttft[rest]).mean())),
+            Figure("mean latency", float(log.latency[rest].mean()), float(known(latency[rest]).mean())),
             Figure("p99 latency", *p99),
-            Figure("total time", float((log.arrival + log.latency).max()), float(np.nanmax(record.finish))),
+            Figure("total time", float((log.arrival + log.latency).max()), float(known(record.finish).max())),
         ]
 
     def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
@@ -205,6 +205,11 @@ class Server:
         arrival = record.input.tasks.arrival
         first = np.full(len(arrival), math.nan) if record.first_token is None else record.first_token
         return first - arrival, np.where(record.status == COMPLETED, record.finish - arrival, math.nan), record
+
+
+def known(values: np.ndarray) -> np.ndarray:
+    """Return the values that are not NaN; a single NaN if there are none."""
+    return values[~np.isnan(values)] if not np.isnan(values).all() else np.array([math.nan])
 
 
 def deviation(values: np.ndarray) -> float:
@@ -353,10 +358,8 @@ def fit(servers: list[Server], tell: Callable[[str], None] = lambda _: None) -> 
         numbers, fitted = _by_simplex(search, tell)
         step, late, figures = servers[0].step_of(numbers), _late(servers, fitted), _figures(servers, fitted)
     held_back = sum(len(one.log) - one.fitted for one in servers)
-    return Fitted(
-        step, fitted.front_end, search.trials, figures=figures, held_back=held_back, fitted_error=fitted.error,
-        spread=_spread(servers, fitted, late),
-    )  # fmt: skip
+    return Fitted(step, fitted.front_end, search.trials, figures=figures, held_back=held_back,
+                  fitted_error=fitted.error, spread=_spread(servers, fitted, late))  # fmt: skip
 
 
 def _figures(servers: list[Server], fitted: "_Found") -> list[Figure]:
@@ -443,7 +446,6 @@ def observed(servers: list[Server]) -> tuple[Interval, Interval]:
 def _paced(search: _Search, reading: Reading) -> _Found:
     """Fit step-time factor, front-end delay, and whether steps mix prefill and decode."""
     tried: dict[tuple[bool, float], float] = {}
-    pace = 1.0
     front = {one: search.front_end(reading.times(one)) for one in (True, False)}
 
     def error(between: bool, pace: float) -> float:
@@ -451,7 +453,7 @@ def _paced(search: _Search, reading: Reading) -> _Found:
             tried[between, pace] = search.error(reading.times(between, pace), front[between])
         return tried[between, pace]
 
-    between = error(True, 1.0) <= error(False, 1.0)
+    between, pace = error(True, 1.0) <= error(False, 1.0), 1.0
     for reach in PACES:
         better = True
         while better:

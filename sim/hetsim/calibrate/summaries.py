@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.calibrate.request_log import Log
-from hetsim.calibrate.server_log import PARTS, Figure, Server, deviation, entry_of
+from hetsim.calibrate.server_log import PARTS, Figure, Server, deviation, entry_of, known
 from hetsim.errors import ScenarioError
 from hetsim.model.record import RunInput
 from hetsim.model.step_times import StepTimes
@@ -23,8 +23,6 @@ from hetsim.scenario.file.document import Document
 
 MEASURES = ("time to first token", "time between tokens", "latency")
 RANKS = {"mean": 1.0, "p50": 1.0, "p90": 0.5, "p99": 0.1}  # with weights: high percentiles vary most between runs
-
-
 _GENAI = ("time_to_first_token", "inter_token_latency", "request_latency")
 _CONFIG = ("input_config.", "input_config.loadgen.", "input_config.perf_analyzer.stimulus.")
 # Dotted keys of vLLM, of GenAI-Perf and AIPerf, and of inference-perf: seconds of the unit of times; a time, with the
@@ -147,9 +145,10 @@ class SummaryServer(Server):
     def figures(self, times: StepTimes, front_end: float, first: int) -> list[Figure]:
         ttft, latency, record = self.simulated(times, front_end)
         steps = record.input.tasks.extra["output_tokens"] - 1
-        values = dict(zip(MEASURES, (ttft, ((latency - ttft) / np.maximum(steps, 1))[steps > 0], latency), strict=True))
+        between = ((latency - ttft) / np.maximum(steps, 1))[steps > 0]
+        values = dict(zip(MEASURES, map(known, (ttft, between, latency)), strict=True))
         return [
-            Figure(f"{rank} {measure}", measured, float(np.nanmean(values[measure]) if rank == "mean" else
-                                                        np.nanpercentile(values[measure], float(rank[1:]))))
+            Figure(f"{rank} {measure}", measured, float(np.mean(values[measure]) if rank == "mean" else
+                                                        np.percentile(values[measure], float(rank[1:]))))
             for (measure, rank), measured in self.measured.items()
         ]  # fmt: skip
