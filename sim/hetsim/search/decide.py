@@ -126,7 +126,6 @@ class Decision:
 
     @property
     def sentences(self) -> list[str]:
-        level = f"{100 * self.confidence:g} %"
         texts = " and ".join(target.text for target in self.targets)
         tried = len(self.candidates)
         share = f"{tried:,} of {self.count:,} combinations tried" if tried < self.count else f"all {tried:,} tried"
@@ -140,7 +139,7 @@ class Decision:
         extreme = "highest" if higher_is_better(self.objective) else "lowest"
         said = [
             f"{self.best.label} meets {texts} with the {extreme} {self._objective(self.best)}: {', '.join(figures)}, "
-            f"n = {self.best.trial.replications} ({level} confidence in all verdicts; {share})."
+            f"n = {self.best.trial.replications} ({100 * self.confidence:g} % confidence in all verdicts; {share})."
         ]
         if self.tied:
             tied = "; ".join(one.label for one in self.tied)

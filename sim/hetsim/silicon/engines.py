@@ -24,7 +24,7 @@ from hetsim.silicon.exact import SOURCE, installed
 from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, kernels_for, kernels_of, surfaces
 from hetsim.workload.costs import architectures
 from hetsim.workload.costs.architectures import Architecture, NumberFormat
-from hetsim.workload.costs.roofline import DEVICES, Efficiency, Peak, check_kv, device, roofline_steps
+from hetsim.workload.costs.roofline import DEVICES, Efficiency, Peak, device, roofline_steps
 
 QUANTILE = 1.6449  # of the standard normal distribution, for intervals with 90 %
 NO_GPU = "no measured kernels of this GPU"
@@ -48,10 +48,9 @@ def engine_of(text: str) -> tuple[str, dict[str, Any]]:
     first, last = engines[name]["from"], engines[name]["to"]
     low, number, high = map(numbered, (first, version, last))
     plain = re.sub("(?<![0-9])0+(?=[0-9])", "", version)  # no release has leading zeros
-    for bound, outside in ((first, number < low[: len(number)]), (last, number > high), (plain, plain != version)):
+    for end, outside in ((first, number < low[: len(number)]), (last, number > high), (plain, plain != version)):
         if outside:
-            text = f"{name} was measured from {first} to {last}; got {version}"
-            raise ValueError(f"{text}; the nearest is {name}-{bound}")
+            raise ValueError(f"{name} was measured from {first} to {last}; got {version}; the nearest is {name}-{end}")
     return name, engines[name]
 
 
@@ -91,7 +90,7 @@ def steps_of(model: Architecture, peak: Peak, gpus: int, text: str, data: int = 
 def kernels_with(model: Architecture, peak: Peak, divided: Divided, text: str) -> tuple[Kernels, dict[str, float]]:
     """Return a step's kernels and an engine's constants; ValueError as `steps_of`."""
     (engine, figures), gpu = engine_of(text), gpu_of(peak)
-    check_kv(model, peak)
+    peak.check_kv(model.number_format.kv)
     if peak.matrix_flops is None:
         raise ValueError("the peak of the GPU's matrix units is unknown")
     if gpu is None and divided.attention * divided.expert > 1:

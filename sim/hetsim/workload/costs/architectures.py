@@ -175,8 +175,7 @@ class Architecture(Frozen):
     def _check_keys(self) -> None:
         layers, heads, experts = self.layers, self.heads, self.experts
         linear = self.linear.layers if self.linear is not None else 0
-        apart = self.dense_layers > 0
-        own = self.latent is not None
+        apart, own = self.dense_layers > 0, self.latent is not None
         problems = (
             (own and (self.kv_heads or self.head_size), "latent attention has no kv_heads or head_size"),
             (not own and self.head_size is None and self.hidden % heads,
@@ -185,7 +184,7 @@ class Architecture(Frozen):
             (self.active_experts > experts, f"active_experts must be at most {experts}; got {self.active_experts}"),
             (experts == 1 and (self.shared_intermediate or apart),
              "shared experts and layers without experts need several experts; give experts"),
-            (experts == 1 and self.number_format.experts,
+            (experts == 1 and self.number_format.experts not in (None, self.number_format.weights),
              "number_format: the model has no experts; give {weights: ...}, the format of all its weights"),
             (apart != (self.dense_intermediate is not None) or self.dense_layers >= layers,
              "dense_layers and dense_intermediate must be given together, with fewer dense_layers than layers"),
@@ -259,9 +258,7 @@ class Architecture(Frozen):
             (self.heads * latent.v_head_dim, hidden),
         ]
         if indexer is not None:
-            shapes += [
-                (rank or hidden, indexer.heads * indexer.head_size), (hidden, indexer.head_size + indexer.heads)
-            ]  # fmt: skip
+            shapes += [(rank or hidden, indexer.heads * indexer.head_size), (hidden, indexer.head_size + indexer.heads)]
         return shapes
 
     def weights_of(self, *parts: str) -> int:
@@ -350,9 +347,8 @@ class Architecture(Frozen):
     @property
     def state_bytes(self) -> int:
         """Bytes of the linear-attention and convolution states of a sequence."""
-        if self.linear is None:
+        if (one := self.linear) is None:
             return 0
-        one = self.linear
         state = one.value_heads * one.key_size * one.value_size * 4.0 + one.queries * (one.convolution - 1) * KEPT
         return round(one.layers * state)
 

@@ -105,6 +105,12 @@ class Peak(Frozen):
         wider = {"fp4": (self.fp4_flops, self.fp8_flops), "fp8": (self.fp8_flops,), "int8": (self.int8_flops,)}
         return next((one for one in wider.get(arithmetic, ()) if one is not None), self.matrix_flops)
 
+    def check_kv(self, kv: str) -> None:
+        """Raise ValueError if the GPU cannot compute with keys and values in format `kv`."""
+        if kv == "nvfp4" and self.fp4_flops is None:
+            text = "keys and values in nvfp4 need a GPU that computes with 4-bit numbers (fp4_flops), such as b200"
+            raise ValueError(f"{text}; give number_format: {{kv: fp8}}")
+
     @property
     def is_gpu(self) -> bool:
         """True if `multiprocessors` is known: then kernels can be timed by thread blocks."""
@@ -333,19 +339,12 @@ class Efficiency:
     fixed: float = field(default=0.0, metadata=NO_KEY)
 
 
-def check_kv(model: Architecture, gpu: Peak) -> None:
-    """Raise ValueError if the GPU cannot compute with keys and values in this format."""
-    if model.number_format.kv == "nvfp4" and gpu.fp4_flops is None:
-        text = "keys and values in nvfp4 need a GPU that computes with 4-bit numbers (fp4_flops), such as b200"
-        raise ValueError(f"{text}; give number_format: {{kv: fp8}}")
-
-
 def roofline_steps(model: Architecture, gpu: Peak, devices: int, reached: Efficiency) -> RooflineSteps:
     """Return a model's step times on `devices` GPUs that reach these efficiencies.
 
-    `gpu` must state `matrix_flops` and, for several devices, `link`.  ValueError: as `check_kv`.
+    `gpu` must state `matrix_flops` and, for several devices, `link`.  ValueError: as `Peak.check_kv`.
     """
-    check_kv(model, gpu)
+    gpu.check_kv(model.number_format.kv)
     fast = gpu.matrix_peak(model.number_format.arithmetic)
     assert gpu.matrix_flops is not None and fast is not None
     read = 1.0 / (devices * gpu.bandwidth * reached.memory)
