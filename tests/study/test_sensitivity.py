@@ -119,7 +119,7 @@ def test_size_judges_the_target_with_longer_steps(tmp_path):
         json.loads(shown(tmp_path, True, *words, "--target", f"ttft_mean < {limit} ms", *further, "--json"))
         for limit, further in ((90.5, ()), (95, ("--target", "ttft_p99 < 90.7 ms")))
     )
-    assert "of" not in tight["sensitivity"]
+    assert "case" not in tight["sensitivity"]
     assert tight["sentences"][-1] == "Verdicts with this difference: ttft_mean < 90.5 ms: missed."
     interval = ("--set", "workload.0.service.interval=[0.9, 1.1]")
     words = (*words, "--target", "ttft_mean < 200 ms", *interval, "--json")
@@ -130,21 +130,21 @@ def test_size_judges_the_target_with_longer_steps(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("over", "target", "of"),
+    ("over", "target", "case"),
     [
         (["--from", "1", "--to", "2"], "ttft_mean < 80 ms", " = 2"), (["=1,2"], "ttft_mean < 80 ms", "=2, fcfs"),
         (["--from", "1", "--to", "2"], "ttft_mean > 9 s", " = 2"), (["=1,2"], "ttft_mean > 9 s", "=1, fcfs"),
     ],
 )  # fmt: skip
-def test_size_prints_sensitivity_and_interval_where_nothing_meets_the_target(tmp_path, over, target, of):
+def test_size_prints_sensitivity_and_interval_where_nothing_meets_the_target(tmp_path, over, target, case):
     """Those of the largest size, or of the combination nearest to the target; with one replica requests wait most."""
     key = "workload.0.service.replicas"
     changes = ("--set", "cluster.nodes.0.gpus.0.count=2", "--set", "workload.0.service.interval=[0.9, 1.1]")
     words = ["size", "--over", *([key, *over] if len(over) > 1 else [key + over[0]]), "--target", target]
     found = json.loads(shown(tmp_path, True, *words, "--replications", "2", *changes, "--json", code=4))
-    assert not found["met"] and found["sensitivity"]["of"] == key + of
+    assert not found["met"] and found["sensitivity"]["case"] == key + case
     effect, verdict, interval = found["sentences"][-3:]
-    assert effect.startswith(f"If steps of language models take 1 % longer with {key}{of}: ttft mean +")
+    assert effect.startswith(f"If steps of language models take 1 % longer with {key}{case}: ttft mean +")
     assert verdict == f"Verdicts with this difference: {target}: missed." and "at least 0.90, at most 1.10" in interval
 
 

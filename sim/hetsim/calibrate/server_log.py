@@ -144,19 +144,19 @@ class Server:
     def delays(self, times: StepTimes) -> np.ndarray:
         """Return measured - simulated TTFT of requests with the shortest simulated TTFT."""
         ttft = self.simulated(times, 0.0)[0][: self.count]
-        quiet = ttft <= np.quantile(known(ttft), QUIET)
+        quiet = ttft <= np.quantile(defined(ttft), QUIET)
         return (self.log.ttft[: self.count] - ttft)[quiet]
 
     def figures(self, times: StepTimes, front_end: float, first: int) -> "list[Figure]":
         """Simulate the log; compare total time, and metrics of requests from `first` on."""
         log, rest = self.log, slice(first, None)
         ttft, latency, record = self.simulated(times, front_end)
-        p99 = float(np.quantile(log.latency[rest], 0.99)), float(np.quantile(known(latency[rest]), 0.99))
+        p99 = float(np.quantile(log.latency[rest], 0.99)), float(np.quantile(defined(latency[rest]), 0.99))
         return [
-            Figure("mean time to first token", float(log.ttft[rest].mean()), float(known(ttft[rest]).mean())),
-            Figure("mean latency", float(log.latency[rest].mean()), float(known(latency[rest]).mean())),
+            Figure("mean time to first token", float(log.ttft[rest].mean()), float(defined(ttft[rest]).mean())),
+            Figure("mean latency", float(log.latency[rest].mean()), float(defined(latency[rest]).mean())),
             Figure("p99 latency", *p99),
-            Figure("total time", float((log.arrival + log.latency).max()), float(known(record.finish).max())),
+            Figure("total time", float((log.arrival + log.latency).max()), float(defined(record.finish).max())),
         ]
 
     def behind(self, times: StepTimes, front_end: float, parts: int = 1, first: int = 0) -> np.ndarray:
@@ -207,7 +207,7 @@ class Server:
         return first - arrival, np.where(record.status == COMPLETED, record.finish - arrival, math.nan), record
 
 
-def known(values: np.ndarray) -> np.ndarray:
+def defined(values: np.ndarray) -> np.ndarray:
     """Return the values that are not NaN; a single NaN if there are none."""
     return values[~np.isnan(values)] if not np.isnan(values).all() else np.array([math.nan])
 

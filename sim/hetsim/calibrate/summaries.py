@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.calibrate.request_log import Log
-from hetsim.calibrate.server_log import PARTS, Figure, Server, deviation, entry_of, known
+from hetsim.calibrate.server_log import PARTS, Figure, Server, defined, deviation, entry_of
 from hetsim.errors import ScenarioError
 from hetsim.model.record import RunInput
 from hetsim.model.step_times import StepTimes
@@ -146,7 +146,7 @@ class SummaryServer(Server):
         ttft, latency, record = self.simulated(times, front_end)
         steps = record.input.tasks.extra["output_tokens"] - 1
         between = ((latency - ttft) / np.maximum(steps, 1))[steps > 0]
-        values = dict(zip(MEASURES, map(known, (ttft, between, latency)), strict=True))
+        values = dict(zip(MEASURES, map(defined, (ttft, between, latency)), strict=True))
         return [
             Figure(f"{rank} {measure}", measured, float(np.mean(values[measure]) if rank == "mean" else
                                                         np.percentile(values[measure], float(rank[1:]))))

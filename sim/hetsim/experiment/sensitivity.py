@@ -32,7 +32,7 @@ def sentences(sensitivity: Mapping[str, Any]) -> list[str]:
         change = f"{100 * (after / before - 1):+.2g} % " if before and units_of(name) != PERCENT else ""
         parts.append(f"{metric_name(name)} {change}({' to '.join(several([before, after], units_of(name)))})")
     runs = "the same run" if count == 1 else f"the same {count} replications"
-    where = f" with {sensitivity['of']}" if "of" in sensitivity else ""
+    where = f" with {sensitivity['case']}" if "case" in sensitivity else ""
     said = [f"If steps of language models take {100 * LONGER:g} % longer{where}: {', '.join(parts)}; {runs}."]
     verdicts = ", ".join(f"{text}: {verdict}" for text, verdict in sensitivity.get("verdicts", {}).items())
     said += [f"Verdicts with this difference: {verdicts}."] if verdicts else []

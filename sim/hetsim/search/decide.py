@@ -240,8 +240,8 @@ def decide(
         search = _Search(judge, cases=cases, about=about, known=known_costs, tell=tell)
         best = search.cheapest() if known_costs else search.best(objective, 1 - allowed, delta)
         shown = search.tried.get(search.nearest() if best is None else best)  # none if no candidate ran
-        of = "" if shown is None or best is not None else shown.label
-        sensitive = {} if shown is None else judge.sensitivity(search.series[shown.number], shown.trial.findings, of)
+        name = "" if shown is None or best is not None else shown.label
+        sensitive = {} if shown is None else judge.sensitivity(search.series[shown.number], shown.trial.findings, name)
     tried = [search.tried[number] for number in sorted(search.tried)]
     if all(one.trial.reason for one in tried):
         raise UsageError(f"no combination can run: {tried[-1].trial.reason}")

@@ -212,8 +212,8 @@ def size(
         smallest = search.smallest()
         search._expect(0)  # fewer sizes may have been tried than a bisection can take
         judged = smallest or max((number for number, one in search.series.items() if one is not None), default=0)
-        findings, of = [search.trials.get(judged)], "" if smallest else f"{over} = {judged}"
-        sensitive = search.judge.sensitivity(search.series.get(judged), findings, of)
+        findings, name = [search.trials.get(judged)], "" if smallest else f"{over} = {judged}"
+        sensitive = search.judge.sensitivity(search.series.get(judged), findings, name)
     trials = tuple(search.trials[number] for number in sorted(search.trials))
     if all(trial.reason for trial in trials):
         raise UsageError(f"no {over} from {bottom} to {top} can run: {trials[-1].reason}")

@@ -180,8 +180,8 @@ class Judge:
                 trial = self._look(series)
         return trial, series
 
-    def sensitivity(self, series: Replicates | None, findings: Sequence[Any], of: str = "") -> dict[str, Any]:
-        """Return the effects of 1 % longer LLM steps on the results of a case named `of`."""
+    def sensitivity(self, series: Replicates | None, findings: Sequence[Any], name: str = "") -> dict[str, Any]:
+        """Return the effects of 1 % longer LLM steps on the results of the case `name`."""
         if series is None:
             return {}
         rows = [outcome.values or {} for outcome in series.taken]
@@ -192,7 +192,7 @@ class Judge:
             if (row := sensitivity.get("metrics", {}).get(target.metric)) is not None:
                 verdicts[target.text] = target.judge(finding.mean + row["longer"] - row["mean"], finding.half)
         intervals = [text for text in series.taken[0].warnings if INTERVAL in text] if sensitivity else []
-        more = {"verdicts": verdicts, "intervals": intervals, "of": of}
+        more = {"verdicts": verdicts, "intervals": intervals, "case": name}
         return sensitivity and sensitivity | {key: value for key, value in more.items() if value}
 
     def _refused(self, error: str, refused: bool, where: str) -> TargetsTrial:
