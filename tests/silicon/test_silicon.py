@@ -411,7 +411,13 @@ def test_what_cannot_be_timed_is_a_sentence():
     for gpu in ("h100", "mi300x"):  # with measured kernels, and without
         with pytest.raises(ValueError, match="need a GPU that computes with 4-bit numbers"):
             engines.steps_of(four, DEVICES[gpu], 2, "vllm-0.15")
-    engines.steps_of(four, DEVICES["b200"], 2, "vllm-0.15")
+    eight = Architecture.model_validate({**llama().model_dump(exclude_none=True), "number_format": {"kv": "fp8"}})
+    assert engines.steps_of(four, DEVICES["b200"], 2, "vllm-0.15") == engines.steps_of(
+        eight, DEVICES["b200"], 2, "vllm-0.15"
+    )
+    assert {row["transferred"][0] for row in engines.support(four, "b200") if row["kind"] != "none"} == {
+        "attention to keys and values in nvfp4 has the times of fp8"
+    }
     for text in ("vllm", "vllm-0", "vllm-0.", "vllm-٠.١٥", "vllm-0." + "9" * 5000):
         with pytest.raises(ValueError):
             engines.engine_of(text)

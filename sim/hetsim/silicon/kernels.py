@@ -250,7 +250,7 @@ class Builder:
         gate = 2 if model.output_gate else 1
         kernels.add("matrices", layers * self.matrix(gate * queries + 2 * keys * size, model.hidden))
         kernels.add("matrices", layers * self.matrix(model.hidden, queries))
-        kept = (min(self.formats(model.number_format.kv)), "bfloat16")  # the first is not scaled by block
+        kept = self._kept(kernels)
         windowed = 0 if model.window is None else model.windowed_layers or layers
         for count, window in ((layers - windowed, None), (windowed, model.window)):
             if not count:
@@ -262,6 +262,14 @@ class Builder:
             seconds = prefill.at(heads, PROMPTS[:, None], LENGTHS) * seen * (2.0 - seen)  # the share of its pairs
             kernels.prefill += count * seconds * (LENGTHS > 0)
 
+    def _kept(self, kernels: Kernels) -> tuple[str, str]:
+        """Return the formats of keys and values whose kernels may be used; none was measured with nvfp4."""
+        number_format = self.model.number_format.kv
+        if number_format == "nvfp4":
+            kernels.transferred.append("attention to keys and values in nvfp4 has the times of fp8")
+            number_format = "fp8"
+        return min(self.formats(number_format)), "bfloat16"  # the first is not scaled by block
+
     def _latent(self, kernels: Kernels) -> None:
         model, tensor = self.model, self.divided.tensor
         latent = model.latent
@@ -269,7 +277,7 @@ class Builder:
         if (latent.kv_lora_rank, latent.qk_rope_head_dim) != (512, 64):
             raise NotMeasured("latent attention was measured only with 512 + 64 numbers per token")
         heads = max(1, model.heads // tensor)
-        kept = (min(self.formats(model.number_format.kv)), "bfloat16")
+        kept = self._kept(kernels)
         weights = self.formats(model.number_format.weights)
         formats = tuple(f"{one}/{other}" for one in (*weights, "fp8_block", "bfloat16") for other in kept)
         if model.indexer is not None:
