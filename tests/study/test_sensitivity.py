@@ -107,8 +107,9 @@ def test_sweep_shows_each_warning_once_and_whole(tmp_path):
         text = " ".join(CliRunner().invoke(hetsim, words).output.split())
         steps = "one: steps with vllm-0.15 take, 90 %: at least"
         assert f"2 of 2 rows have warnings, such as point 0: {steps}" in text and text.count(steps) == 2
-        assert "GPUs left out) warning: point 1: one: gpu names another GPU than h100, on which the service" in text
-        assert text.endswith("guess: no measured kernels of this GPU; errors of 885 measured servers, GPUs left out)")
+        blocks = ", KV blocks 0.94 to 1.10 times as many (20 measured servers)"
+        assert f"GPUs left out){blocks} warning: point 1: one: gpu names another GPU than h100, on which" in text
+        assert text.endswith(f"no measured kernels of this GPU; errors of 885 measured servers, GPUs left out){blocks}")
 
 
 def test_size_judges_the_target_with_longer_steps(tmp_path):

@@ -703,6 +703,6 @@ def test_the_least_number_that_overload_allows_by_bisection():
     ("slo_attainment > 0.9", 0.95, 0.05, 0.1), ("slo_attainment > 0.9", 0.8, 0.2, 0.1),
 ])  # fmt: skip
 def test_the_gap_of_a_share_is_on_the_scale_of_what_is_missed(text: str, mean: float, missed: float, allowed: float):
-    assert Target.parse(text)._gap(mean) == pytest.approx(missed * math.log(allowed / missed))
-    assert Target.parse(text)._gap(1.0) == pytest.approx(0.1) and Target.parse("slo_attainment > 1")._gap(0.9) < 0
-    assert Target.parse("wait_mean < 3 s")._gap(1.0) == 2.0 and Target.parse("jain > 0.5")._gap(0.75) == 0.25
+    assert Target.parse(text).gap(mean) == pytest.approx(missed * math.log(allowed / missed))
+    assert Target.parse(text).gap(1.0) == pytest.approx(0.1) and Target.parse("slo_attainment > 1").gap(0.9) < 0
+    assert Target.parse("wait_mean < 3 s").gap(1.0) == 2.0 and Target.parse("jain > 0.5").gap(0.75) == 0.25

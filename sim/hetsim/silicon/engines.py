@@ -159,7 +159,7 @@ class Interval:
         level = f"guess: {self.why}" if self.why else self.level
         text = f"{bounds} ({level}; errors of {self.servers:,} measured servers, {self.like})"
         if self.memory is not None:
-            text += "; KV blocks {:.2f} to {:.2f} times as many ({} measured servers)".format(*self.memory)
+            text += ", KV blocks {:.2f} to {:.2f} times as many ({} measured servers)".format(*self.memory)
         return text
 
     @property
@@ -172,7 +172,7 @@ class Interval:
         return math.exp(generator.normal(*self.normal))
 
     def memory_factor(self, generator: np.random.Generator) -> float:
-        """Draw a lognormal factor for the number of KV blocks; 1 if its interval is unknown."""
+        """Draw a lognormal factor for the number of KV blocks; 1 without an interval."""
         return 1.0 if self.memory is None else math.exp(generator.normal(*_normal(*self.memory[:2])))
 
     def updated(self, factor: float, error: float, drift: float, within: float, again: bool) -> "Interval":

@@ -263,9 +263,10 @@ class Builder:
             kernels.prefill += count * seconds * (LENGTHS > 0)
 
     def _kept(self, kernels: Kernels) -> tuple[str, str]:
-        """Return the formats of keys and values whose kernels may be used; none was measured with nvfp4."""
+        """Return the formats of keys and values whose kernels are used, the best first."""
         number_format = self.model.number_format.kv
         if number_format == "nvfp4":
+            # no engine was measured with it
             kernels.transferred.append("attention to keys and values in nvfp4 has the times of fp8")
             number_format = "fp8"
         return min(self.formats(number_format)), "bfloat16"  # the first is not scaled by block

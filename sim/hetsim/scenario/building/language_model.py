@@ -167,7 +167,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         stream.overload = overload
 
     def _factors(self, service: llm_schema.LanguageModel, stream: TaskStream) -> tuple[float, float]:
-        """Warn of the intervals of a type, if any; return or draw the factors on its steps and its KV blocks."""
+        """Warn of a type's intervals, if any; return factors on its steps and KV blocks."""
         factor = 1.0
         if service.interval is not None:
             interval = of_engine("measured")(*service.interval)

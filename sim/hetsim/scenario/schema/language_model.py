@@ -50,7 +50,7 @@ StepFactor = Annotated[float, Field(gt=0, le=100)]
 MAX_TOKENS = 10**9
 # Defaults of `memory_share`; the first is the default of servers (vLLM: gpu_memory_utilization)
 FILLED = {"where model is an architecture": 0.9, "where it is bytes": 1.0}
-OF_THE_REST = "trtllm"  # engine whose `memory_share` is one of the memory beside the weights
+OF_THE_REST = "trtllm"  # engine whose `memory_share` applies to the memory without the weights
 _WEIGHTS: TypeAdapter[int | Architecture] = TypeAdapter(Weights)
 
 
@@ -145,7 +145,7 @@ class LanguageModel(Profiled, Replicas):
     its figures, a file {config: config.json} (published with the weights), or one of these with changes, such as {name:
     llama-2-70b, number_format: fp8}."""
     memory_share: Share | None = None
-    """Share of the devices' memory for model, keys and values; with engine: trtllm, of the memory beside the model."""
+    """Share of the devices' memory for model, keys and values; with engine: trtllm, of the memory without the model."""
     kv: KvCacheSpec | None = None
     """Memory that keys and values need. Default: memory is not limited."""
     max_num_seqs: Degree = 256
